@@ -1,0 +1,1 @@
+"""Rows: the only place with SQL. Every question about a tenant's data takes a `Scope`."""

@@ -1,0 +1,1 @@
+"""Load, ask the domain, save, record: one file a noun."""

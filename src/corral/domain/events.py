@@ -1,0 +1,117 @@
+"""What the journal records: every event type, and whether it is an event, an audit entry or both (spec 10).
+
+An *event* is something that happened to a machine or workload; an *audit entry* is who did
+what. Both are views of one journal (design decision 7). Nothing is recorded under a type
+that is missing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Class(Enum):
+    EVENT = "event"
+    AUDIT = "audit"
+    BOTH = "both"
+
+
+TYPES: Mapping[str, tuple[Class, str]] = {
+    # site, organisations, people
+    "site.started": (Class.AUDIT, "The control plane started."),
+    "site.changed": (Class.AUDIT, "A setting of the site was changed."),
+    "site.restored": (Class.AUDIT, "A back-up was restored: new incarnation, sessions and tokens revoked."),
+    "site.suspected": (
+        Class.EVENT,
+        "Most machines fell silent together: the site suspects itself and marks none Down.",
+    ),
+    "org.created": (Class.AUDIT, "An organisation was made."),
+    "org.changed": (Class.AUDIT, "An organisation's name or contact line was changed."),
+    "org.removed": (Class.AUDIT, "An organisation was removed."),
+    "org.member.invited": (Class.AUDIT, "A one-time invitation was made."),
+    "org.invitation.revoked": (Class.AUDIT, "An invitation was revoked."),
+    "org.member.joined": (Class.AUDIT, "A person accepted an invitation."),
+    "org.member.role": (Class.AUDIT, "A member's role was changed."),
+    "org.member.removed": (Class.AUDIT, "A member was removed; streams and sessions end."),
+    "workspace.created": (Class.AUDIT, "A workspace was made."),
+    "workspace.changed": (Class.AUDIT, "A workspace's name was changed."),
+    "workspace.removed": (Class.AUDIT, "A workspace was removed."),
+    "workspace.member.set": (Class.AUDIT, "A person was put into a workspace, or their part in it changed."),
+    "workspace.member.removed": (Class.AUDIT, "A person was taken out of a workspace."),
+    "workspace.access": (Class.AUDIT, "A workspace's pools or quota on a cluster were changed."),
+    "user.logged_in": (Class.AUDIT, "Somebody logged in."),
+    "user.login_refused": (Class.AUDIT, "A password or one-time link was refused."),
+    "user.password": (Class.AUDIT, "A password was set or changed."),
+    "user.link": (Class.AUDIT, "A one-time login link was made."),
+    "token.created": (Class.AUDIT, "An API token was made."),
+    "token.revoked": (Class.AUDIT, "An API token was revoked."),
+    "ssh_key.added": (Class.AUDIT, "A person added an SSH key."),
+    "ssh_key.removed": (Class.AUDIT, "A person removed an SSH key; it is detached everywhere."),
+    "access.denied": (Class.AUDIT, "A role did not allow what was asked."),
+    # clusters and joining
+    "cluster.hosted.joined": (Class.AUDIT, "The organisation began to use the hosted cluster."),
+    "cluster.created": (Class.AUDIT, "A dedicated cluster was made."),
+    "cluster.changed": (Class.AUDIT, "A cluster's shown name was changed."),
+    "cluster.removed": (Class.AUDIT, "A cluster was taken out of the organisation."),
+    "cluster.token.created": (Class.AUDIT, "A join token was made."),
+    "cluster.token.revoked": (Class.AUDIT, "A join token was revoked."),
+    "cluster.token.replayed": (Class.BOTH, "A used join token came again with another key, and was refused."),
+    # machines
+    "cluster.node.joined": (Class.BOTH, "A machine joined."),
+    "cluster.node.up": (Class.EVENT, "A machine reports (again)."),
+    "cluster.node.down": (Class.EVENT, "A machine was silent for 60 seconds."),
+    "cluster.node.inventory": (Class.EVENT, "What a machine has changed."),
+    "cluster.node.condition": (Class.EVENT, "A condition of a machine began or ended."),
+    "cluster.node.cordoned": (Class.BOTH, "A machine was cordoned."),
+    "cluster.node.uncordoned": (Class.BOTH, "A machine was uncordoned."),
+    "cluster.node.removed": (Class.BOTH, "A machine was removed."),
+    "cluster.node.cloned": (
+        Class.BOTH,
+        "Two copies of one machine's state report: no new work until an admin decides.",
+    ),
+    "cluster.node.clone_cleared": (Class.BOTH, "An admin decided about a suspected clone."),
+    "cluster.node.unknown_work": (
+        Class.BOTH,
+        "A machine runs work this site does not know: adopted, or waiting for an admin.",
+    ),
+    # workloads
+    "workload.created": (Class.BOTH, "A workload was created."),
+    "workload.placed": (Class.EVENT, "A workload was given a machine."),
+    "workload.step": (Class.EVENT, "Provisioning went on a step."),
+    "workload.active": (Class.EVENT, "A workload runs."),
+    "workload.out_of_sync": (Class.EVENT, "What was asked and what is seen differ."),
+    "workload.restarted": (Class.EVENT, "A container that had vanished was started again."),
+    "workload.oom": (Class.EVENT, "A process of a workload was killed: out of memory."),
+    "workload.stop_asked": (Class.BOTH, "A workload was told to stop."),
+    "workload.terminated": (Class.EVENT, "A workload ended; its capacity is free."),
+    "workload.failed": (Class.EVENT, "A workload failed."),
+    "workload.ssh_keys": (Class.AUDIT, "SSH keys were attached to or detached from a workload."),
+    "workload.stream": (Class.AUDIT, "A stream (ssh, port, logs) into a workload was opened."),
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What an entry is about; ids. `org` None = the site's own."""
+
+    org: str | None = None
+    cluster: str | None = None
+    workspace: str | None = None
+    machine: str | None = None
+    workload: str | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One journal entry to be. `data` holds only fields meant for people: names, before, after, reason."""
+
+    type: str
+    subject: Subject
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.type not in TYPES:
+            raise ValueError(f"undocumented event type {self.type}")

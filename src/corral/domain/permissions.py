@@ -1,0 +1,190 @@
+"""Who may do what: the one table (spec 05). Every route is in it; none works without its row.
+
+The server looks a request's rule up by method and route template, resolves the
+organisation and workspace named in the path, and refuses before any use case runs:
+a stranger gets 404, a role that may not gets 403. `scope` is what an API token needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, Flag, auto
+
+
+class Role(str, Enum):
+    """A person's role in an organisation."""
+
+    OWNER = "owner"
+    ADMIN = "admin"
+    MEMBER = "member"
+
+
+class Part(str, Enum):
+    """A person's part in a workspace."""
+
+    LEAD = "lead"
+    MEMBER = "member"
+
+
+class Who(Flag):
+    """Whom a route lets in. `MEMBER` means any member of the organisation, `WORKSPACE` one of that workspace."""
+
+    PUBLIC = auto()  # no login: joining, install.sh, health
+    MACHINE = auto()  # a machine's credential
+    SELF = auto()  # anybody logged in, about themselves
+    OPERATOR = auto()
+    OWNER = auto()
+    ADMIN = auto()
+    MEMBER = auto()
+    WORKSPACE = auto()
+
+
+_ADMINS = Who.OWNER | Who.ADMIN
+_ALL = _ADMINS | Who.MEMBER
+_TEAM = _ADMINS | Who.WORKSPACE
+
+SCOPES: Mapping[str, str] = {
+    "all": "everything its owner may do",
+    "org:read": "read organisations, members, workspaces, events, audit",
+    "org:write": "change organisations, members, workspaces, access",
+    "machines:read": "read clusters and machines",
+    "machines:write": "change clusters and machines, make join tokens",
+    "compute:read": "read compute clusters",
+    "compute:write": "create, change and terminate compute clusters",
+    "compute:connect": "open ssh, ports and logs of compute clusters",
+    "me": "the owner's own keys, tokens and sessions",
+    "site": "run the site",
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    who: Who
+    scope: str = ""
+    """The scope an API token needs; "" only where nobody logs in."""
+
+
+_ORG = "/api/v1/orgs/{org}"
+_WS = _ORG + "/workspaces/{ws}"
+_CLUSTER = _ORG + "/clusters/{cluster}"
+_NODE = _CLUSTER + "/nodes/{node}"
+_COMPUTE = _WS + "/compute-clusters"
+_ONE = _COMPUTE + "/{name}"
+
+ROUTES: Mapping[tuple[str, str], Rule] = {
+    # doors without a login
+    ("GET", "/healthz"): Rule(Who.PUBLIC),
+    ("GET", "/readyz"): Rule(Who.PUBLIC),
+    ("GET", "/api/v1/version"): Rule(Who.PUBLIC),
+    ("GET", "/api/v1/ca.pem"): Rule(Who.PUBLIC),
+    ("GET", "/api/v1/openapi.json"): Rule(Who.PUBLIC),
+    ("GET", "/api/v1/install.sh"): Rule(Who.PUBLIC),
+    ("GET", "/api/v1/agent/artefact/{file}"): Rule(Who.PUBLIC),
+    ("POST", "/api/v1/login"): Rule(Who.PUBLIC),
+    ("POST", "/api/v1/login/link"): Rule(Who.PUBLIC),
+    ("GET", "/login"): Rule(Who.PUBLIC),
+    # machines' own doors
+    ("POST", "/api/v1/agent/join"): Rule(Who.PUBLIC),
+    ("WS", "/api/v1/agent/session"): Rule(Who.MACHINE),
+    ("WS", "/api/v1/agent/streams/{stream}"): Rule(Who.MACHINE),
+    # the site
+    ("GET", "/api/v1/site"): Rule(Who.OPERATOR, "site"),
+    ("PATCH", "/api/v1/site"): Rule(Who.OPERATOR, "site"),
+    ("GET", "/api/v1/site/audit"): Rule(Who.OPERATOR, "site"),
+    ("GET", "/api/v1/orgs"): Rule(Who.SELF, "org:read"),
+    ("POST", "/api/v1/orgs"): Rule(Who.OPERATOR, "site"),
+    ("DELETE", _ORG): Rule(Who.OPERATOR, "site"),
+    ("POST", _ORG + "/owner-invitations"): Rule(Who.OPERATOR, "site"),
+    # organisations and people
+    ("GET", _ORG): Rule(_ALL, "org:read"),
+    ("PATCH", _ORG): Rule(Who.OWNER, "org:write"),
+    ("GET", _ORG + "/members"): Rule(_ALL, "org:read"),
+    ("PATCH", _ORG + "/members/{user}"): Rule(_ADMINS, "org:write"),
+    ("DELETE", _ORG + "/members/{user}"): Rule(_ADMINS, "org:write"),
+    ("POST", _ORG + "/members/{user}/login-links"): Rule(Who.OWNER, "org:write"),
+    ("GET", _ORG + "/invitations"): Rule(Who.OWNER, "org:read"),
+    ("POST", _ORG + "/invitations"): Rule(Who.OWNER, "org:write"),
+    ("DELETE", _ORG + "/invitations/{id}"): Rule(Who.OWNER, "org:write"),
+    ("GET", _ORG + "/workspaces"): Rule(_ALL, "org:read"),
+    ("POST", _ORG + "/workspaces"): Rule(_ADMINS, "org:write"),
+    ("GET", _WS): Rule(_TEAM, "org:read"),
+    ("PATCH", _WS): Rule(_ADMINS, "org:write"),
+    ("DELETE", _WS): Rule(_ADMINS, "org:write"),
+    ("GET", _WS + "/members"): Rule(_TEAM, "org:read"),
+    ("PUT", _WS + "/members/{user}"): Rule(_ADMINS, "org:write"),
+    ("DELETE", _WS + "/members/{user}"): Rule(_ADMINS, "org:write"),
+    ("GET", _WS + "/access"): Rule(_TEAM, "org:read"),
+    ("PUT", _WS + "/access/{cluster}"): Rule(_ADMINS, "org:write"),
+    ("DELETE", _WS + "/access/{cluster}"): Rule(_ADMINS, "org:write"),
+    # clusters and joining
+    ("POST", _ORG + "/hosted-cluster"): Rule(_ADMINS, "machines:write"),
+    ("GET", _ORG + "/clusters"): Rule(_ALL, "machines:read"),
+    ("POST", _ORG + "/dedicated-clusters"): Rule(Who.OPERATOR, "site"),
+    ("GET", _CLUSTER): Rule(_ALL, "machines:read"),
+    ("PATCH", _CLUSTER): Rule(_ADMINS, "machines:write"),
+    ("GET", _CLUSTER + "/enrollment-tokens"): Rule(_ADMINS, "machines:read"),
+    ("POST", _CLUSTER + "/enrollment-tokens"): Rule(_ADMINS, "machines:write"),
+    ("DELETE", _CLUSTER + "/enrollment-tokens/{id}"): Rule(_ADMINS, "machines:write"),
+    # machines
+    ("GET", _CLUSTER + "/nodes"): Rule(_ADMINS, "machines:read"),
+    ("GET", _NODE): Rule(_ADMINS, "machines:read"),
+    ("POST", _NODE + "/cordon"): Rule(_ADMINS, "machines:write"),
+    ("POST", _NODE + "/uncordon"): Rule(_ADMINS, "machines:write"),
+    ("POST", _NODE + "/release-quarantine"): Rule(_ADMINS, "machines:write"),
+    ("DELETE", _NODE): Rule(_ADMINS, "machines:write"),
+    # a workspace's machines and compute clusters
+    ("GET", _WS + "/machines"): Rule(_TEAM, "machines:read"),
+    ("GET", _COMPUTE): Rule(_TEAM, "compute:read"),
+    ("POST", _COMPUTE): Rule(_TEAM, "compute:write"),
+    ("GET", _ONE): Rule(_TEAM, "compute:read"),
+    ("DELETE", _ONE): Rule(_TEAM, "compute:write"),
+    ("GET", _ONE + "/logs"): Rule(_TEAM, "compute:read"),
+    ("GET", _ONE + "/connection"): Rule(_TEAM, "compute:connect"),
+    ("GET", _ONE + "/ssh-keys"): Rule(_TEAM, "compute:read"),
+    ("PUT", _ONE + "/ssh-keys"): Rule(_TEAM, "compute:write"),
+    ("DELETE", _ONE + "/ssh-keys"): Rule(_TEAM, "compute:write"),
+    ("WS", _ONE + "/stream"): Rule(_TEAM, "compute:connect"),
+    ("POST", _WS + "/placements/explain"): Rule(_TEAM, "compute:read"),
+    # the journal
+    ("GET", _ORG + "/events"): Rule(_ALL, "org:read"),
+    ("GET", _ORG + "/events/stream"): Rule(_ALL, "org:read"),
+    ("GET", _ORG + "/audit"): Rule(_ADMINS, "org:read"),
+    # oneself
+    ("GET", "/api/v1/me"): Rule(Who.SELF, "me"),
+    ("PATCH", "/api/v1/me"): Rule(Who.SELF, "me"),
+    ("PUT", "/api/v1/me/password"): Rule(Who.SELF, "me"),
+    ("GET", "/api/v1/me/ssh-keys"): Rule(Who.SELF, "me"),
+    ("POST", "/api/v1/me/ssh-keys"): Rule(Who.SELF, "me"),
+    ("DELETE", "/api/v1/me/ssh-keys/{id}"): Rule(Who.SELF, "me"),
+    ("GET", "/api/v1/me/tokens"): Rule(Who.SELF, "me"),
+    ("POST", "/api/v1/me/tokens"): Rule(Who.SELF, "me"),
+    ("DELETE", "/api/v1/me/tokens/{id}"): Rule(Who.SELF, "me"),
+}
+
+
+def role_bit(role: Role) -> Who:
+    return {Role.OWNER: Who.OWNER, Role.ADMIN: Who.ADMIN, Role.MEMBER: Who.MEMBER}[role]
+
+
+def allows(rule: Rule, role: Role | None, in_workspace: bool, operator: bool) -> bool:
+    """Return whether the rule lets in somebody who is logged in."""
+    if Who.SELF in rule.who:
+        return True
+    if operator and Who.OPERATOR in rule.who:
+        return True
+    if role is None:
+        return False
+    return role_bit(role) in rule.who or (Who.WORKSPACE in rule.who and in_workspace)
+
+
+def may_set_role(actor: Role, present: Role, wanted: Role) -> bool:
+    """Owners set any role; admins set roles below owner of those below owner."""
+    if actor is Role.OWNER:
+        return True
+    return actor is Role.ADMIN and Role.OWNER not in (present, wanted)
+
+
+def may_terminate(role: Role, part: Part | None, is_maker: bool) -> bool:
+    """A compute cluster is terminated by its maker, a workspace lead, or an admin of the organisation."""
+    return role in (Role.OWNER, Role.ADMIN) or part is Part.LEAD or is_maker

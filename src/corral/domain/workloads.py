@@ -1,0 +1,86 @@
+"""The life of a workload (spec 20 states, spec 30; design decision 4): a life cycle is data.
+
+Stopping is a flag beside the state; Terminated comes only when the machine has confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from enum import Enum
+
+from corral.domain.errors import Refusal
+
+
+class Kind(str, Enum):
+    COMPUTE_CLUSTER = "compute_cluster"
+
+
+class State(str, Enum):
+    PROVISIONING = "provisioning"
+    ACTIVE = "active"
+    OUT_OF_SYNC = "out_of_sync"
+    TERMINATED = "terminated"
+    FAILED = "failed"
+
+
+ENDED = frozenset({State.TERMINATED, State.FAILED})
+
+
+class Step(str, Enum):
+    """Where Provisioning stands. The agent's own steps are the last four."""
+
+    WAITING = "waiting"
+    PLACED = "placed"
+    PULLING_IMAGE = "pulling_image"
+    STORAGE = "storage"
+    STARTING = "starting"
+    VERIFYING = "verifying"
+
+
+class Signal(str, Enum):
+    """What happens to a workload."""
+
+    RUNNING = "running"  # the machine reports it started and verified
+    MISMATCH = "mismatch"  # asked and seen differ for longer than OUT_OF_SYNC_AFTER
+    MATCHES = "matches"  # asked and seen agree again
+    CONFIRMED_GONE = "confirmed_gone"  # it was told to stop and the machine says it is gone
+    CANCELLED = "cancelled"  # told to stop before it had a machine
+    COULD_NOT_START = "could_not_start"  # the machine says why
+    LOST = "lost"  # its machine was removed by force
+
+
+_P, _A, _O, _T, _F = State.PROVISIONING, State.ACTIVE, State.OUT_OF_SYNC, State.TERMINATED, State.FAILED
+
+TRANSITIONS: Mapping[tuple[State, Signal], State] = {
+    (_P, Signal.RUNNING): _A,
+    (_P, Signal.MISMATCH): _O,
+    (_P, Signal.CONFIRMED_GONE): _T,
+    (_P, Signal.CANCELLED): _T,
+    (_P, Signal.COULD_NOT_START): _F,
+    (_P, Signal.LOST): _F,
+    (_A, Signal.MISMATCH): _O,
+    (_A, Signal.CONFIRMED_GONE): _T,
+    (_A, Signal.COULD_NOT_START): _F,
+    (_A, Signal.LOST): _F,
+    (_O, Signal.MATCHES): _A,
+    (_O, Signal.RUNNING): _A,
+    (_O, Signal.CONFIRMED_GONE): _T,
+    (_O, Signal.COULD_NOT_START): _F,
+    (_O, Signal.LOST): _F,
+}
+
+OUT_OF_SYNC_AFTER = timedelta(seconds=30)
+
+
+def on(state: State, signal: Signal) -> State:
+    """Return the state after `signal`; refuse what no rule allows. Errors: `CONFLICT`."""
+    after = TRANSITIONS.get((state, signal))
+    if after is None:
+        raise Refusal("CONFLICT", f"A workload that is {state.value} cannot become otherwise by {signal.value}.")
+    return after
+
+
+def must_end_by(placed_at: datetime, time_limit_s: int | None) -> datetime | None:
+    """A time limit counts from placement, image pull included (design decision 9)."""
+    return None if time_limit_s is None else placed_at + timedelta(seconds=time_limit_s)

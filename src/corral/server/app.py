@@ -1,0 +1,68 @@
+"""The control plane as one ASGI application: routes, and the parts that live as long as it does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.middleware import Middleware
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+
+from corral import __version__
+from corral.domain.permissions import ROUTES
+from corral.server import errors
+from corral.server.config import Config
+from corral.server.middleware import BodyLimit, RequestIds
+from corral.server.routes import ROUTERS, bare_routes
+from corral.store.engine import Database
+
+
+def create_app(config: Config, db: Database) -> FastAPI:
+    """Return the application on a migrated database. Raises when a route is missing from the permission table."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+
+    app = FastAPI(
+        title="Corral",
+        version=__version__,
+        lifespan=lifespan,
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        middleware=[Middleware(RequestIds), Middleware(BodyLimit)],
+    )
+    app.state.config = config
+    app.state.db = db
+    errors.install(app)
+    for router in ROUTERS:
+        # Not include_router: it hides the routes behind one that has no path to look a rule up by.
+        app.router.routes.extend(router.routes)
+    app.router.routes.extend(bare_routes())
+    _check_rules(app)
+    return app
+
+
+def routes_of(app: FastAPI) -> Iterator[tuple[str, str]]:
+    """Yield (method or "WS", template) of every route."""
+    for route in app.router.routes:
+        yield from _names(route)
+
+
+def _names(route: BaseRoute) -> Iterator[tuple[str, str]]:
+    if isinstance(route, (APIRoute, Route)):
+        for method in (route.methods or set()) - {"HEAD", "OPTIONS"}:
+            yield method, route.path
+    elif isinstance(route, WebSocketRoute):
+        yield "WS", route.path
+    else:
+        yield "WS", getattr(route, "path", repr(route))
+
+
+def _check_rules(app: FastAPI) -> None:
+    missing = sorted(f"{method} {path}" for method, path in routes_of(app) if (method, path) not in ROUTES)
+    if missing:
+        raise RuntimeError(f"no permission rule for: {', '.join(missing)}; add them to domain/permissions.py")

@@ -1,0 +1,153 @@
+"""The door every route of people goes through: authenticates, authorises, opens the transaction.
+
+A route asks for a `Door` and never sees a credential. Which rule applies is looked up in
+`domain/permissions.ROUTES` by method and route template, so no route can forget it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, Query, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.requests import HTTPConnection
+
+from corral.domain.errors import Refusal
+from corral.domain.events import Entry, Subject
+from corral.domain.permissions import ROUTES, Rule
+from corral.server.errors import request_id_of
+from corral.store.engine import Database
+from corral.store.transaction import Actor
+from corral.usecases import idempotency
+from corral.usecases.context import Context
+from corral.usecases.denials import worth_recording
+from corral.usecases.identity import Caller, Place, enter
+
+V = TypeVar("V", bound=BaseModel)
+
+
+class Door:
+    """One request of a person or program."""
+
+    def __init__(self, request: HTTPConnection) -> None:
+        self._request = request
+        self._db: Database = request.app.state.db
+        method = request.scope.get("method", "WS")
+        path = request.scope["route"].path
+        self.rule: Rule = ROUTES[(method, path)]
+        self.caller = Caller(
+            _bearer(request), request.client.host if request.client else "", str(request.scope["state"]["request_id"])
+        )
+        self.place = Place(request.path_params.get("org"), request.path_params.get("ws"))
+        self._route = f"{method} {request.url.path}"
+
+    @contextmanager
+    def read(self) -> Iterator[Context]:
+        """Enter, in a transaction that only reads."""
+        with self._audited(), self._db.read() as tx:
+            yield enter(tx, self.caller, self.rule, self.place)
+
+    @contextmanager
+    def write(self) -> Iterator[Context]:
+        """Enter, in a transaction that commits at the end."""
+        with self._audited(), self._db.write() as tx:
+            yield enter(tx, self.caller, self.rule, self.place)
+
+    def key(self, body: BaseModel | None) -> idempotency.Key | None:
+        """Return the request's `Idempotency-Key` (None: it has none). Errors: `INVALID_REQUEST`."""
+        text = self._request.headers.get("idempotency-key")
+        if text is None:
+            return None
+        if not 1 <= len(text) <= 255 or not text.isprintable():
+            raise Refusal(
+                "INVALID_REQUEST", "Idempotency-Key: use 1 to 255 printable characters.", field="Idempotency-Key"
+            )
+        return idempotency.Key(text, self._route, body.model_dump_json().encode() if body else b"")
+
+    def create(self, body: BaseModel | None, make: Callable[[Context], V], status: int = 201) -> JSONResponse:
+        """Make something under the request's `Idempotency-Key`, if it has one.
+
+        A view that holds a secret names its fields in the class variable `SECRETS`: a replay
+        has null there.
+        """
+        key = self.key(body)
+        with self.write() as ctx:
+            stored = idempotency.recall(ctx, key) if key else None
+            if stored is not None:
+                return JSONResponse(stored.answer, stored.status)
+            view = make(ctx)
+            answer = view.model_dump(mode="json")
+            if key is not None:
+                idempotency.remember(ctx, key, status, without_secrets(view, answer))
+        return JSONResponse(answer, status)
+
+    @contextmanager
+    def _audited(self) -> Iterator[None]:
+        """Commit an entry of its own for a refused act worth knowing (spec 10, "Events, audit")."""
+        try:
+            yield
+        except Refusal as refusal:
+            if refusal.code == "FORBIDDEN":
+                self._record_denial(refusal)
+            raise
+
+    def _record_denial(self, refusal: Refusal) -> None:
+        with self._db.write() as tx:
+            who = worth_recording(tx, self.caller, self.place)
+            if who is None:
+                return
+            actor = Actor("user", who.user.id, who.user.login, self.caller.address, self.caller.request_id)
+            tx.record(
+                Entry("access.denied", Subject(org=who.org_id), {"route": self._route, "why": refusal.message}), actor
+            )
+
+
+def enter_door(request: Request) -> Door:
+    return Door(request)
+
+
+AtDoor = Annotated[Door, Depends(enter_door)]
+
+
+def without_secrets(view: BaseModel, answer: dict[str, Any]) -> dict[str, Any]:
+    return {**answer, **dict.fromkeys(getattr(view, "SECRETS", ()))}
+
+
+def _bearer(request: HTTPConnection) -> str | None:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" and token else None
+
+
+class Paging:
+    """`page_size` (1 to 1000, default 100) and the opaque `page_token` of a list."""
+
+    def __init__(
+        self, page_size: Annotated[int, Query(ge=1, le=1000)] = 100, page_token: Annotated[str | None, Query()] = None
+    ) -> None:
+        self.size = page_size
+        self.after = read_page_token(page_token) if page_token else None
+
+
+Page = Annotated[Paging, Depends(Paging)]
+
+
+def page_token(last_key: str) -> str:
+    """Return the opaque token of the page after `last_key`."""
+    return base64.urlsafe_b64encode(last_key.encode()).decode().rstrip("=")
+
+
+def read_page_token(token: str) -> str:
+    try:
+        return base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError, ValueError):
+        raise Refusal(
+            "INVALID_REQUEST", "page_token: not one that this list gave. Start from the first page.", field="page_token"
+        ) from None
+
+
+__all__ = ["AtDoor", "Door", "Page", "Paging", "enter_door", "page_token", "request_id_of", "without_secrets"]

@@ -1,0 +1,35 @@
+"""Rows of answers given under an `Idempotency-Key`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import RowMapping, delete, insert, select
+
+from corral.store.tables.site import idempotency
+from corral.store.transaction import Tx
+
+
+def get(tx: Tx, user_id: str, key: str) -> RowMapping | None:
+    return tx.one(select(idempotency).where(idempotency.c.user_id == user_id, idempotency.c.key == key))
+
+
+def put(tx: Tx, user_id: str, key: str, route: str, body_hash: bytes, status: int, answer: dict[str, Any]) -> None:
+    """Keep an answer; one that is past its day is replaced. A racing second one fails on the primary key."""
+    tx.run(delete(idempotency).where(idempotency.c.user_id == user_id, idempotency.c.key == key))
+    tx.run(
+        insert(idempotency).values(
+            user_id=user_id,
+            key=key,
+            route=route,
+            body_hash=body_hash,
+            status=status,
+            answer=answer,
+            created_at=tx.now,
+        )
+    )
+
+
+def drop_older(tx: Tx, moment: datetime) -> int:
+    return tx.run(delete(idempotency).where(idempotency.c.created_at < moment))

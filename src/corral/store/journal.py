@@ -1,0 +1,72 @@
+"""Reading the journal: events and audit are views of it (design decision 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import RowMapping, Select, and_, func, or_, select
+
+from corral.store.tables.journal import journal
+from corral.store.transaction import Scope, Tx
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What to show. None and empty mean: no restriction. Times are half-open [since, until)."""
+
+    view: str = "event"
+    """event | audit."""
+    types: Collection[str] = ()
+    workspaces: Collection[str] | None = None
+    """Ids: only entries of these workspaces (a member's view)."""
+    cluster: str | None = None
+    machine: str | None = None
+    workload: str | None = None
+    actor: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+def newest_first(tx: Tx, scope: Scope | None, want: Filter, *, before: int | None, limit: int) -> Sequence[RowMapping]:
+    """Return up to `limit` entries with a sequence below `before`. `scope` None = the site's own entries."""
+    query = _filtered(scope, want).order_by(journal.c.seq.desc()).limit(limit)
+    return tx.all(query if before is None else query.where(journal.c.seq < before))
+
+
+def after(tx: Tx, seq: int, limit: int) -> Sequence[RowMapping]:
+    """Return every tenant's entries after `seq`, oldest first: for the one tailer, which filters by scope."""
+    return tx.all(select(journal).where(journal.c.seq > seq).order_by(journal.c.seq).limit(limit))
+
+
+def bounds(tx: Tx) -> tuple[int, int]:
+    """Return the oldest and newest sequence kept (0, 0 when empty)."""
+    row = tx.conn.execute(select(func.min(journal.c.seq), func.max(journal.c.seq))).one()
+    return (row[0] or 0, row[1] or 0)
+
+
+def _filtered(scope: Scope | None, want: Filter) -> Select[Any]:
+    terms = [journal.c.org_id.is_(None) if scope is None else journal.c.org_id == scope.org]
+    terms.append(journal.c.audit if want.view == "audit" else journal.c.event)
+    if want.types:
+        # "cluster.node.*" means everything that begins so.
+        exact = [t for t in want.types if not t.endswith(".*")]
+        starts = [journal.c.type.startswith(t[:-1], autoescape=True) for t in want.types if t.endswith(".*")]
+        terms.append(or_(journal.c.type.in_(exact), *starts))
+    if want.workspaces is not None:
+        terms.append(journal.c.workspace_id.in_(list(want.workspaces)))
+    for column, value in (
+        (journal.c.cluster_id, want.cluster),
+        (journal.c.machine_id, want.machine),
+        (journal.c.workload_id, want.workload),
+        (journal.c.actor_name, want.actor),
+    ):
+        if value is not None:
+            terms.append(column == value)
+    if want.since is not None:
+        terms.append(journal.c.at >= want.since)
+    if want.until is not None:
+        terms.append(journal.c.at < want.until)
+    return select(journal).where(and_(*terms))

@@ -1,0 +1,61 @@
+"""Clusters, each organisation's tenancy in them, and join tokens.
+
+A *tenancy* (cluster, organisation) is the organisation's view of a cluster: its short name
+and shown name there. Its row is what placement and everything that changes placement's
+rules lock first (design decision 5), and its `version` counts those changes.
+"""
+
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    ForeignKeyConstraint,
+    Integer,
+    LargeBinary,
+    String,
+    Table,
+    UniqueConstraint,
+)
+
+from corral.store.tables.base import id_column, metadata, moment, refers
+
+clusters = Table(
+    "clusters",
+    metadata,
+    id_column(),
+    Column("hosted", Boolean, nullable=False),
+    moment("created_at"),
+)
+
+tenancies = Table(
+    "tenancies",
+    metadata,
+    refers("cluster_id", "clusters.id", primary_key=True),
+    refers("org_id", "orgs.id", primary_key=True),
+    Column("slug", String(63), nullable=False),
+    Column("name", String(100), nullable=False),
+    Column("version", Integer, nullable=False, default=0),
+    Column("machine_limit", Integer),
+    moment("joined_at"),
+    moment("left_at", nullable=True),
+    UniqueConstraint("org_id", "slug"),
+)
+
+join_tokens = Table(
+    "join_tokens",
+    metadata,
+    id_column(),
+    Column("org_id", String(36), nullable=False),
+    Column("cluster_id", String(36), nullable=False),
+    Column("public_id", String(20), nullable=False, unique=True),
+    Column("secret_hash", LargeBinary(32), nullable=False),
+    Column("labels", JSON, nullable=False),
+    refers("created_by", "users.id", nullable=True),
+    moment("created_at"),
+    moment("expires_at"),
+    moment("revoked_at", nullable=True),
+    moment("used_at", nullable=True),
+    Column("key_hash", LargeBinary(32)),
+    Column("machine_id", String(36)),
+    ForeignKeyConstraint(["cluster_id", "org_id"], ["tenancies.cluster_id", "tenancies.org_id"], name="fk_jt_tenancy"),
+)

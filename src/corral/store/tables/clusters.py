@@ -10,11 +10,13 @@ from sqlalchemy import (
     Boolean,
     Column,
     ForeignKeyConstraint,
+    Index,
     Integer,
     LargeBinary,
     String,
     Table,
     UniqueConstraint,
+    text,
 )
 
 from corral.store.tables.base import id_column, metadata, moment, refers
@@ -25,6 +27,14 @@ clusters = Table(
     id_column(),
     Column("hosted", Boolean, nullable=False),
     moment("created_at"),
+)
+# A site has one hosted cluster.
+Index(
+    "uq_clusters_hosted",
+    clusters.c.hosted,
+    unique=True,
+    sqlite_where=text("hosted"),
+    postgresql_where=text("hosted"),
 )
 
 tenancies = Table(
@@ -59,3 +69,4 @@ join_tokens = Table(
     Column("machine_id", String(36)),
     ForeignKeyConstraint(["cluster_id", "org_id"], ["tenancies.cluster_id", "tenancies.org_id"], name="fk_jt_tenancy"),
 )
+Index("ix_join_tokens_tenancy", join_tokens.c.org_id, join_tokens.c.cluster_id)

@@ -19,6 +19,15 @@ def upgrade() -> None:
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_clusters")),
     )
+    with op.batch_alter_table("clusters", schema=None) as batch_op:
+        batch_op.create_index(
+            "uq_clusters_hosted",
+            ["hosted"],
+            unique=True,
+            sqlite_where=sa.text("hosted"),
+            postgresql_where=sa.text("hosted"),
+        )
+
     op.create_table(
         "journal",
         sa.Column("seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
@@ -216,6 +225,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_join_tokens")),
         sa.UniqueConstraint("public_id", name=op.f("uq_join_tokens_public_id")),
     )
+    with op.batch_alter_table("join_tokens", schema=None) as batch_op:
+        batch_op.create_index("ix_join_tokens_tenancy", ["org_id", "cluster_id"], unique=False)
+
     op.create_table(
         "machines",
         sa.Column("id", sa.String(length=36), nullable=False),

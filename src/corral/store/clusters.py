@@ -1,0 +1,119 @@
+"""Rows of clusters and of each organisation's tenancy in them (its short name, shown name, limit)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import RowMapping, Select, and_, func, insert, select, update
+
+from corral.store.tables.clusters import clusters, tenancies
+from corral.store.tables.machines import gpus, machines
+from corral.store.tables.orgs import orgs
+from corral.store.tables.site import sites
+from corral.store.transaction import Scope, Tx
+
+
+def tenancy_by_slug(tx: Tx, scope: Scope, slug: str) -> RowMapping | None:
+    """Return a cluster as the organisation uses it: `cluster_id`, `slug`, `name`, `hosted`, `machine_limit` …"""
+    return tx.one(_tenancies(scope).where(tenancies.c.slug == slug))
+
+
+def tenancy(tx: Tx, scope: Scope, cluster_id: str) -> RowMapping | None:
+    """Return one tenancy by its cluster's id."""
+    return tx.one(_tenancies(scope).where(tenancies.c.cluster_id == cluster_id))
+
+
+def listed(tx: Tx, scope: Scope, after: str | None, limit: int) -> Sequence[RowMapping]:
+    """Return the clusters the organisation uses, by short name, from after `after`."""
+    query = _tenancies(scope).order_by(tenancies.c.slug).limit(limit)
+    return tx.all(query if after is None else query.where(tenancies.c.slug > after))
+
+
+def hosted_tenancy(tx: Tx, scope: Scope) -> RowMapping | None:
+    """Return the organisation's tenancy of the hosted cluster, also one it has left."""
+    return tx.one(_all_tenancies(scope).where(clusters.c.hosted))
+
+
+def counts(tx: Tx, scope: Scope) -> Sequence[RowMapping]:
+    """Return for each cluster with machines `cluster_id`, `machines`, `up`, `gpus`: one query for all of them."""
+    per_machine = (
+        select(gpus.c.machine_id, func.count().label("n"))
+        .where(gpus.c.org_id == scope.org, gpus.c.gone.is_(False))
+        .group_by(gpus.c.machine_id)
+        .subquery()
+    )
+    return tx.all(
+        select(
+            machines.c.cluster_id,
+            func.count().label("machines"),
+            func.count().filter(machines.c.state == "up").label("up"),
+            func.coalesce(func.sum(per_machine.c.n), 0).label("gpus"),
+        )
+        .outerjoin(per_machine, per_machine.c.machine_id == machines.c.id)
+        .where(machines.c.org_id == scope.org, machines.c.removed_at.is_(None))
+        .group_by(machines.c.cluster_id)
+    )
+
+
+def slugs(tx: Tx, scope: Scope) -> set[str]:
+    """Return every short name that is taken, those of clusters the organisation has left included."""
+    return {row["slug"] for row in tx.all(select(tenancies.c.slug).where(tenancies.c.org_id == scope.org))}
+
+
+def hosted_cluster(tx: Tx) -> RowMapping | None:
+    """Return the site's one hosted cluster."""
+    return tx.one(select(clusters).where(clusters.c.hosted))
+
+
+def add_cluster(tx: Tx, id: str, *, hosted: bool) -> None:
+    tx.run(insert(clusters).values(id=id, hosted=hosted, created_at=tx.now))
+
+
+def add_tenancy(tx: Tx, scope: Scope, cluster_id: str, slug: str, name: str) -> None:
+    tx.run(
+        insert(tenancies).values(
+            cluster_id=cluster_id, org_id=scope.org, slug=slug, name=name, version=0, joined_at=tx.now
+        )
+    )
+
+
+def rejoin(tx: Tx, scope: Scope, cluster_id: str) -> None:
+    """Bring back a tenancy that the organisation had left, under the short name it had."""
+    tx.run(_one(scope, cluster_id).values(left_at=None, joined_at=tx.now))
+
+
+def rename(tx: Tx, scope: Scope, cluster_id: str, name: str) -> None:
+    tx.run(_one(scope, cluster_id).values(name=name))
+
+
+def lock_org(tx: Tx, scope: Scope) -> None:
+    """Lock the organisation's row until the transaction ends: the first lock of all."""
+    tx.one(select(orgs.c.id).where(orgs.c.id == scope.org).with_for_update())
+
+
+def lock_site(tx: Tx) -> None:
+    """Lock the site's row: what the site has one of is made under it."""
+    tx.one(select(sites.c.id).with_for_update())
+
+
+def hosted_machine_limit(tx: Tx) -> int | None:
+    """Return the site's machine limit per organisation on the hosted cluster (None: the site is not set up)."""
+    limit = tx.scalar(select(sites.c.hosted_machine_limit))
+    return None if limit is None else int(limit)
+
+
+def _all_tenancies(scope: Scope) -> Select[Any]:
+    return (
+        select(tenancies, clusters.c.hosted)
+        .join(clusters, clusters.c.id == tenancies.c.cluster_id)
+        .where(tenancies.c.org_id == scope.org)
+    )
+
+
+def _tenancies(scope: Scope) -> Select[Any]:
+    return _all_tenancies(scope).where(tenancies.c.left_at.is_(None))
+
+
+def _one(scope: Scope, cluster_id: str) -> Any:
+    return update(tenancies).where(and_(tenancies.c.cluster_id == cluster_id, tenancies.c.org_id == scope.org))

@@ -18,6 +18,10 @@ from corral.domain.events import TYPES, Class, Entry
 from corral.store.tables.journal import journal
 
 
+Row = RowMapping
+"""A row as use cases see it: a mapping from column name to value."""
+
+
 class Wake(Enum):
     """What a commit changed that somebody connected waits for."""
 

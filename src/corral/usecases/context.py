@@ -54,6 +54,10 @@ class Context:
     role: Role | None = None
     workspace_or_none: Workspace | None = None
     part: Part | None = None
+    token_id: str = ""
+    """The API token they act with."""
+    scopes: frozenset[str] = frozenset()
+    """What that token may be used for."""
 
     @property
     def now(self) -> datetime:

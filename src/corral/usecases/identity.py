@@ -53,7 +53,8 @@ def enter(tx: Tx, caller: Caller, rule: Rule, place: Place) -> Context:
         return Context(tx, Actor("site", None, "anonymous", caller.address, caller.request_id))
     principal = identify(tx, caller)
     user = principal.user
-    context = Context(tx, Actor("user", user.id, user.login, caller.address, caller.request_id), user)
+    actor = Actor("user", user.id, user.login, caller.address, caller.request_id)
+    context = Context(tx, actor, user, token_id=principal.token_id, scopes=principal.scopes)
     if place.org is not None:
         context = _in_org(context, place)
     in_workspace = context.part is not None

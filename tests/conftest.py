@@ -14,6 +14,7 @@ from sqlalchemy import create_engine, text
 from corral.store import migrate
 from corral.store.engine import Database
 from tests import postgres
+from tests.world import World
 
 _numbers = count(1)
 
@@ -103,3 +104,15 @@ def sqlite_db(sqlite_template: Path, tmp_path: Path, clock: Clock) -> Iterator[D
     database = Database(f"sqlite:///{path}", clock=clock)
     yield database
     database.close()
+
+
+@pytest.fixture
+def world(sqlite_db: Database, tmp_path: Path) -> World:
+    """Two organisations and their people (tests/world.py) on SQLite, behind the real app."""
+    return World(sqlite_db, tmp_path)
+
+
+@pytest.fixture
+def world_on_both(db: Database, tmp_path: Path) -> World:
+    """The same, once on each kind of database."""
+    return World(db, tmp_path)

@@ -40,6 +40,7 @@ workloads = Table(
     Column("ask", JSON, nullable=False),  # {gpus, vcpu, ram_mib, storage_mib, machine, pool, gpu_model}
     Column("time_limit_s", Integer),
     Column("queued", Boolean, nullable=False, default=False),  # waits for capacity
+    Column("queue_no", Integer),  # its place among those of its tenancy that wait: lower is earlier
     moment("must_end_by", nullable=True),
     refers("created_by", "users.id"),
     moment("created_at"),
@@ -96,6 +97,7 @@ allocations = Table(
     Column("exit_code", Integer),
     Column("log_tail", Text, nullable=False, default=""),
     moment("mismatch_since", nullable=True),
+    moment("lingers_since", nullable=True),  # released here, but its machine reports it as running: to be stopped
     UniqueConstraint("org_id", "id"),
     ForeignKeyConstraint(["org_id", "machine_id"], ["machines.org_id", "machines.id"], name="fk_a_machine"),
     ForeignKeyConstraint(["org_id", "workload_id"], ["workloads.org_id", "workloads.id"], name="fk_a_workload"),
@@ -104,6 +106,8 @@ _LIVE = text("released_at IS NULL")
 Index("ix_allocations_machine_live", allocations.c.machine_id, sqlite_where=_LIVE, postgresql_where=_LIVE)
 Index("ix_allocations_workspace_live", allocations.c.workspace_id, sqlite_where=_LIVE, postgresql_where=_LIVE)
 Index("ix_allocations_workload", allocations.c.workload_id)
+_LINGERS = text("lingers_since IS NOT NULL")
+Index("ix_allocations_lingers", allocations.c.machine_id, sqlite_where=_LINGERS, postgresql_where=_LINGERS)
 
 gpu_holds = Table(
     "gpu_holds",

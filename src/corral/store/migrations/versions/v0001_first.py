@@ -61,9 +61,18 @@ def upgrade() -> None:
         sa.Column("name", sa.String(length=100), nullable=False),
         sa.Column("contact", sa.String(length=200), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
+        sa.Column("removed_at", UtcTime(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_orgs")),
-        sa.UniqueConstraint("slug", name=op.f("uq_orgs_slug")),
     )
+    with op.batch_alter_table("orgs", schema=None) as batch_op:
+        batch_op.create_index(
+            "uq_orgs_slug_live",
+            ["slug"],
+            unique=True,
+            sqlite_where=sa.text("removed_at IS NULL"),
+            postgresql_where=sa.text("removed_at IS NULL"),
+        )
+
     op.create_table(
         "sites",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -95,6 +104,7 @@ def upgrade() -> None:
         sa.Column("public_id", sa.String(length=20), nullable=False),
         sa.Column("secret_hash", sa.LargeBinary(length=32), nullable=False),
         sa.Column("scopes", sa.JSON(), nullable=False),
+        sa.Column("from_login", sa.Boolean(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("expires_at", UtcTime(), nullable=True),
         sa.Column("revoked_at", UtcTime(), nullable=True),
@@ -297,6 +307,7 @@ def upgrade() -> None:
         sa.Column("ask", sa.JSON(), nullable=False),
         sa.Column("time_limit_s", sa.Integer(), nullable=True),
         sa.Column("queued", sa.Boolean(), nullable=False),
+        sa.Column("queue_no", sa.Integer(), nullable=True),
         sa.Column("must_end_by", UtcTime(), nullable=True),
         sa.Column("created_by", sa.String(length=36), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
@@ -385,12 +396,20 @@ def upgrade() -> None:
         sa.Column("exit_code", sa.Integer(), nullable=True),
         sa.Column("log_tail", sa.Text(), nullable=False),
         sa.Column("mismatch_since", UtcTime(), nullable=True),
+        sa.Column("lingers_since", UtcTime(), nullable=True),
         sa.ForeignKeyConstraint(["org_id", "machine_id"], ["machines.org_id", "machines.id"], name="fk_a_machine"),
         sa.ForeignKeyConstraint(["org_id", "workload_id"], ["workloads.org_id", "workloads.id"], name="fk_a_workload"),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_allocations")),
         sa.UniqueConstraint("org_id", "id", name=op.f("uq_allocations_org_id_id")),
     )
     with op.batch_alter_table("allocations", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_allocations_lingers",
+            ["machine_id"],
+            unique=False,
+            sqlite_where=sa.text("lingers_since IS NOT NULL"),
+            postgresql_where=sa.text("lingers_since IS NOT NULL"),
+        )
         batch_op.create_index(
             "ix_allocations_machine_live",
             ["machine_id"],

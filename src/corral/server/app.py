@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -19,8 +20,11 @@ from corral.server.routes import ROUTERS, bare_routes
 from corral.store.engine import Database
 
 
-def create_app(config: Config, db: Database) -> FastAPI:
-    """Return the application on a migrated database. Raises when a route is missing from the permission table."""
+def create_app(config: Config, db: Database, *, monotonic: Callable[[], float] = time.monotonic) -> FastAPI:
+    """Return the application on a migrated database. Raises when a route is missing from the permission table.
+
+    Silence of machines is judged by `monotonic` (seconds).
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

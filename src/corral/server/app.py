@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Protocol
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -15,6 +16,7 @@ from corral import __version__
 from corral.domain.permissions import ROUTES
 from corral.server import errors
 from corral.server.config import Config
+from corral.server.live import Live
 from corral.server.middleware import BodyLimit, RequestIds
 from corral.server.routes import ROUTERS, bare_routes
 from corral.store.engine import Database
@@ -28,7 +30,11 @@ def create_app(config: Config, db: Database, *, monotonic: Callable[[], float] =
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        yield
+        async with AsyncExitStack() as running:
+            for part in _parts(app):
+                await part.start()
+                running.push_async_callback(part.stop)
+            yield
 
     app = FastAPI(
         title="Corral",
@@ -48,6 +54,21 @@ def create_app(config: Config, db: Database, *, monotonic: Callable[[], float] =
     app.router.routes.extend(bare_routes())
     _check_rules(app)
     return app
+
+
+class Part(Protocol):
+    """Something that lives as long as the application; started in order, stopped in reverse."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+def _parts(app: FastAPI) -> Iterator[Part]:
+    """Make each part when the one before it has started."""
+    state = app.state
+    state.live = Live(state.db)
+    yield state.live
 
 
 def routes_of(app: FastAPI) -> Iterator[tuple[str, str]]:

@@ -126,6 +126,11 @@ class Database:
                     conn.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": MIGRATION_LOCK})
                     conn.commit()
 
+    def ping(self) -> None:
+        """Ask the database something; raises what it says when it cannot answer."""
+        with self._reader.connect() as conn:
+            conn.execute(text("SELECT 1"))
+
     def close(self) -> None:
         self._writer.dispose()
         self._reader.dispose()

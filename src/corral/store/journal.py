@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import RowMapping, Select, and_, func, or_, select
+from sqlalchemy import Select, and_, func, or_, select
 
 from corral.store.tables.journal import journal
-from corral.store.transaction import Scope, Tx
+from corral.store.transaction import Row, Scope, Tx
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,42 @@ class Filter:
     until: datetime | None = None
 
 
-def newest_first(tx: Tx, scope: Scope | None, want: Filter, *, before: int | None, limit: int) -> Sequence[RowMapping]:
+def newest_first(tx: Tx, scope: Scope | None, want: Filter, *, before: int | None, limit: int) -> Sequence[Row]:
     """Return up to `limit` entries with a sequence below `before`. `scope` None = the site's own entries."""
     query = _filtered(scope, want).order_by(journal.c.seq.desc()).limit(limit)
     return tx.all(query if before is None else query.where(journal.c.seq < before))
 
 
-def after(tx: Tx, seq: int, limit: int) -> Sequence[RowMapping]:
+def matches(row: Row, scope: Scope, want: Filter) -> bool:
+    """Say of one row what `_filtered` asks in SQL; a property test holds the two together."""
+    if row["org_id"] != scope.org or not row["audit" if want.view == "audit" else "event"]:
+        return False
+    if want.types and not any(_is_type(row["type"], pattern) for pattern in want.types):
+        return False
+    if want.workspaces is not None and row["workspace_id"] not in want.workspaces:
+        return False
+    for column, value in (
+        ("cluster_id", want.cluster),
+        ("machine_id", want.machine),
+        ("workload_id", want.workload),
+        ("actor_name", want.actor),
+    ):
+        if value is not None and row[column] != value:
+            return False
+    return (want.since is None or row["at"] >= want.since) and (want.until is None or row["at"] < want.until)
+
+
+def _is_type(name: str, pattern: str) -> bool:
+    return name.startswith(pattern[:-1]) if pattern.endswith(".*") else name == pattern
+
+
+def between(tx: Tx, scope: Scope, want: Filter, after: int, until: int, limit: int) -> Sequence[Row]:
+    """Return the tenant's matching entries with `after` < seq <= `until`, oldest first."""
+    query = _filtered(scope, want).where(journal.c.seq > after, journal.c.seq <= until)
+    return tx.all(query.order_by(journal.c.seq).limit(limit))
+
+
+def after(tx: Tx, seq: int, limit: int) -> Sequence[Row]:
     """Return every tenant's entries after `seq`, oldest first: for the one tailer, which filters by scope."""
     return tx.all(select(journal).where(journal.c.seq > seq).order_by(journal.c.seq).limit(limit))
 

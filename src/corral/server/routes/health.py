@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
-from sqlalchemy import text
 
 from corral import __version__
 from corral.store.engine import Database
@@ -30,8 +29,7 @@ def healthz() -> Health:
 def readyz(request: Request) -> Health:
     """The database answers too."""
     db: Database = request.app.state.db
-    with db.read() as tx:
-        tx.scalar(text("SELECT 1"))
+    db.ping()
     return Health(status="ready")
 
 

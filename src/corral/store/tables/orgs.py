@@ -9,10 +9,18 @@ orgs = Table(
     "orgs",
     metadata,
     id_column(),
-    Column("slug", String(63), nullable=False, unique=True),
+    Column("slug", String(63), nullable=False),
     Column("name", String(100), nullable=False),
     Column("contact", String(200), nullable=False, default=""),
     moment("created_at"),
+    moment("removed_at", nullable=True),  # its audit is kept for ever, so the row is too; the short name is free again
+)
+Idx(
+    "uq_orgs_slug_live",
+    orgs.c.slug,
+    unique=True,
+    sqlite_where=text("removed_at IS NULL"),
+    postgresql_where=text("removed_at IS NULL"),
 )
 
 members = Table(

@@ -41,6 +41,7 @@ api_tokens = Table(
     Column("public_id", String(20), nullable=False, unique=True),
     Column("secret_hash", LargeBinary(32), nullable=False),
     Column("scopes", JSON, nullable=False),
+    Column("from_login", Boolean, nullable=False, default=False),  # made by logging in, not by name
     moment("created_at"),
     moment("expires_at", nullable=True),
     moment("revoked_at", nullable=True),

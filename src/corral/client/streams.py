@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+from corral.client.config import Site
+
 CHUNK = 256 * 1024
 EOF_FRAME = b"eof"
 _BINARY, _TEXT, _CLOSE, _PING, _PONG = 2, 1, 8, 9, 10
@@ -35,15 +37,6 @@ class StreamError(Exception):
         self.message = message
         self.code = code
         self.details = details or {}
-
-
-@dataclass(frozen=True)
-class Site:
-    """How to reach a control plane: base URL, API token, its CA as PEM text ("" = the system's)."""
-
-    url: str
-    token: str
-    ca_pem: str = ""
 
 
 @dataclass
@@ -174,7 +167,7 @@ def open_stream(site: Site, path: str, **query: str | int) -> Stream:
     parts = urlsplit(site.url)
     try:
         sock = _connect(site)
-        return _upgrade(sock, parts.netloc, f"{path}?{urlencode(query)}", site.token)
+        return _upgrade(sock, parts.netloc, f"{path}?{urlencode(query)}", site.token or "")
     except (OSError, ssl.SSLError) as error:
         raise StreamError(
             f"Cannot reach {site.url}: {error}. Is the control plane up, and this the right address?"
@@ -188,7 +181,7 @@ def _connect(site: Site) -> socket.socket:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if not secure:
         return sock
-    context = ssl.create_default_context(cadata=site.ca_pem or None)
+    context = ssl.create_default_context(cadata=site.ca)
     return context.wrap_socket(sock, server_hostname=parts.hostname)
 
 

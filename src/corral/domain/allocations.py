@@ -1,4 +1,8 @@
-"""A workload's hold on one machine: what should run, and what the machine says runs (design decision 1)."""
+"""A workload's hold on one machine: what should run, and what the machine says runs (design decision 1).
+
+`judge` compares the two, level-triggered: the same report twice gives the same verdict. Time is
+not its business: a difference that lasts is made Out of Sync by whoever watches the clock.
+"""
 
 from __future__ import annotations
 
@@ -69,3 +73,95 @@ class Outcome:
     """Allocations this site does not know."""
     forget: Sequence[str] = ()
     """Allocations whose end is stored."""
+
+
+LOG_LINES_KEPT = 2000
+"""Provisioning log lines stored for each allocation; what comes after is confirmed and dropped."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """An allocation as this site knows it, for `judge`."""
+
+    generation: int
+    stop_asked: bool
+    overdue: bool
+    """Past its `must_end_by`: its machine ends it without being told."""
+    provisioning: bool
+    """The workload was never Active."""
+    ever_seen: bool
+    gpus: Sequence[str] = ()
+
+
+class Verdict(str, Enum):
+    CONVERGING = "converging"  # on its way; nothing is wrong
+    MATCHES = "matches"  # runs as asked
+    DIFFERS = "differs"  # to be put right by the machine; Out of Sync when it lasts
+    ENDED = "ended"  # gone, and that was asked or due: capacity is free
+    FAILED = "failed"  # could not be started, everything of it is removed
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """`wanted` and `seen` are for people; set when the verdict is DIFFERS."""
+
+    verdict: Verdict
+    wanted: str = ""
+    seen: str = ""
+
+
+def judge(held: Held, report: Report | None) -> Judgement:
+    """Compare an allocation with what its machine says of it (None: nothing)."""
+    if report is None:
+        return _differs(held, "nothing of it on the machine") if held.ever_seen else Judgement(Verdict.CONVERGING)
+    if report.state is Seen.FAILED:
+        return Judgement(Verdict.ENDED if held.stop_asked else Verdict.FAILED)
+    if report.state is Seen.GONE:
+        return _gone(held, report)
+    if held.stop_asked or (held.overdue and report.state is Seen.STOPPING):
+        return Judgement(Verdict.CONVERGING)
+    if report.state is Seen.RUNNING:
+        return _running(held, report)
+    if held.provisioning and report.state is not Seen.STOPPING:
+        return Judgement(Verdict.CONVERGING)
+    return _differs(held, f"{report.state.value}: {report.message}" if report.message else report.state.value)
+
+
+def _gone(held: Held, report: Report) -> Judgement:
+    """Gone frees the capacity only when the machine cannot start it again.
+
+    That is so when it knows of the stop (its generation has come as far as ours), when its time
+    was over, or when its generation is beyond ours: then a later stop was lost with a restored database.
+    """
+    if held.stop_asked and report.generation >= held.generation:
+        return Judgement(Verdict.ENDED)
+    if held.overdue or report.generation > held.generation:
+        return Judgement(Verdict.ENDED)
+    return _differs(held, "its container is gone")
+
+
+def _running(held: Held, report: Report) -> Judgement:
+    if set(report.gpus) == set(held.gpus):
+        return Judgement(Verdict.MATCHES)
+    return _differs(held, f"running with GPUs {', '.join(sorted(report.gpus)) or 'none'}")
+
+
+def _differs(held: Held, seen: str) -> Judgement:
+    if held.stop_asked:
+        wanted = "stopped and removed"
+    else:
+        wanted = f"running with GPUs {', '.join(sorted(held.gpus))}" if held.gpus else "running"
+    return Judgement(Verdict.DIFFERS, wanted, seen)
+
+
+_INT_MAX = 2**31 - 1
+
+
+def bounded(value: int) -> int:
+    """Return a machine's number as one that every database keeps."""
+    return max(0, min(value, _INT_MAX))
+
+
+def legible(text: str, limit: int) -> str:
+    """Return a machine's text as one that every database keeps: no NUL, no half characters, cut at `limit`."""
+    return text[:limit].replace("\x00", "\ufffd").encode("utf-8", "replace").decode()

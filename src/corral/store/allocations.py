@@ -1,0 +1,241 @@
+"""Rows of allocations, their holds on GPUs, and their provisioning log."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Select, and_, func, insert, or_, select, update
+
+from corral.store.tables.machines import gpus, machines
+from corral.store.tables.orgs import members, workspace_members
+from corral.store.tables.users import ssh_keys
+from corral.store.tables.workloads import allocation_log, allocations, gpu_holds, workload_ssh_keys, workloads
+from corral.store.transaction import Row, Scope, Tx
+
+_A, _W = allocations.c, workloads.c
+
+_WITH_WORKLOAD = (
+    _W.kind,
+    _W.name,
+    _W.image,
+    _W.state,
+    _W.step,
+    _W.wanted,
+    _W.seen,
+    _W.stop_reason,
+)
+
+
+def _joined() -> Select[Any]:
+    return select(allocations, *_WITH_WORKLOAD).join(workloads, _W.id == _A.workload_id)
+
+
+def org_of_machine(tx: Tx, machine_id: str) -> str | None:
+    """Return whose machine this is: for a machine's own session, which names no organisation."""
+    org: str | None = tx.scalar(select(machines.c.org_id).where(machines.c.id == machine_id))
+    return org
+
+
+def live_on(tx: Tx, scope: Scope, machine_id: str) -> Sequence[Row]:
+    """Return what holds something of a machine, oldest first, each with its workload's name and state."""
+    return tx.all(
+        _joined()
+        .where(_A.org_id == scope.org, _A.machine_id == machine_id, _A.released_at.is_(None))
+        .order_by(_A.placed_at, _A.id)
+    )
+
+
+def lingering_on(tx: Tx, scope: Scope, machine_id: str) -> Sequence[Row]:
+    """Return released allocations that the machine still runs."""
+    return tx.all(_joined().where(_A.org_id == scope.org, _A.machine_id == machine_id, _A.lingers_since.is_not(None)))
+
+
+def by_ids(tx: Tx, scope: Scope, machine_id: str, ids: Collection[str]) -> Sequence[Row]:
+    """Return those of `ids` that were ever placed on this machine."""
+    if not ids:
+        return ()
+    return tx.all(select(allocations).where(_A.org_id == scope.org, _A.machine_id == machine_id, _A.id.in_(list(ids))))
+
+
+def exists(tx: Tx, id: str) -> bool:
+    """Return whether any organisation has an allocation of this id: ids are never used twice."""
+    return tx.scalar(select(_A.id).where(_A.id == id)) is not None
+
+
+def of_workloads(tx: Tx, scope: Scope, workload_ids: Collection[str]) -> dict[str, Row]:
+    """Return each workload's newest allocation, with its machine's name, state and inventory."""
+    if not workload_ids:
+        return {}
+    rows = tx.all(
+        select(
+            allocations,
+            machines.c.name.label("machine_name"),
+            machines.c.state.label("machine_state"),
+            machines.c.state_since.label("machine_state_since"),
+            machines.c.inventory.label("machine_inventory"),
+        )
+        .join(machines, machines.c.id == _A.machine_id)
+        .where(_A.org_id == scope.org, _A.workload_id.in_(list(workload_ids)))
+        .order_by(_A.placed_at)
+    )
+    return {row["workload_id"]: row for row in rows}
+
+
+def held_gpus(tx: Tx, allocation_ids: Collection[str]) -> dict[str, list[Row]]:
+    """Return, for each allocation, the GPUs it was given, in PCI bus order. Takes ids that a scoped question gave."""
+    if not allocation_ids:
+        return {}
+    rows = tx.all(
+        select(gpu_holds.c.allocation_id, gpus.c.id, gpus.c.uuid, gpus.c.model, gpus.c.slot, gpus.c.memory_mib)
+        .join(gpus, gpus.c.id == gpu_holds.c.gpu_id)
+        .where(gpu_holds.c.allocation_id.in_(list(allocation_ids)))
+        .order_by(gpus.c.slot, gpus.c.uuid)
+    )
+    found: dict[str, list[Row]] = {id: [] for id in allocation_ids}
+    for row in rows:
+        found[row["allocation_id"]].append(row)
+    return found
+
+
+def usable_keys(tx: Tx, scope: Scope, workload_ids: Collection[str]) -> dict[str, list[str]]:
+    """Return, for each workload, the public keys attached to it whose owners may connect at this moment.
+
+    That is: members of the workload's workspace, and owners and admins of its organisation.
+    """
+    if not workload_ids:
+        return {}
+    wk = workload_ssh_keys.c
+    rows = tx.all(
+        select(wk.workload_id, ssh_keys.c.public_key)
+        .join(workloads, _W.id == wk.workload_id)
+        .join(ssh_keys, ssh_keys.c.id == wk.key_id)
+        .join(members, and_(members.c.org_id == _W.org_id, members.c.user_id == ssh_keys.c.user_id))
+        .outerjoin(
+            workspace_members,
+            and_(
+                workspace_members.c.workspace_id == _W.workspace_id,
+                workspace_members.c.user_id == ssh_keys.c.user_id,
+            ),
+        )
+        .where(
+            _W.org_id == scope.org,
+            wk.workload_id.in_(list(workload_ids)),
+            or_(workspace_members.c.user_id.is_not(None), members.c.role.in_(("owner", "admin"))),
+        )
+        .order_by(wk.workload_id, ssh_keys.c.created_at, ssh_keys.c.id)
+    )
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        found.setdefault(row["workload_id"], []).append(row["public_key"])
+    return found
+
+
+def insert_many(tx: Tx, rows: Sequence[Mapping[str, Any]], holds: Sequence[Mapping[str, Any]]) -> None:
+    """Add allocations and their holds. The unique index refuses a GPU that is held already."""
+    if rows:
+        tx.run(insert(allocations), rows)
+    if holds:
+        tx.run(insert(gpu_holds), holds)
+
+
+def save(tx: Tx, scope: Scope, id: str, **values: Any) -> int:
+    return tx.run(update(allocations).where(_A.org_id == scope.org, _A.id == id).values(**values))
+
+
+def next_generation(tx: Tx, scope: Scope, ids: Collection[str], **values: Any) -> None:
+    """Say that what these allocations should be has changed."""
+    if ids:
+        tx.run(
+            update(allocations)
+            .where(_A.org_id == scope.org, _A.id.in_(list(ids)))
+            .values(generation=_A.generation + 1, **values)
+        )
+
+
+def release(tx: Tx, scope: Scope, ids: Collection[str], reason: str) -> None:
+    """Give back everything these allocations hold. `reason`: confirmed | failed | lost."""
+    listed = list(ids)
+    tx.run(
+        update(allocations)
+        .where(_A.org_id == scope.org, _A.id.in_(listed), _A.released_at.is_(None))
+        .values(released_at=tx.now, release_reason=reason, mismatch_since=None)
+    )
+    tx.run(
+        update(gpu_holds)
+        .where(
+            gpu_holds.c.org_id == scope.org,
+            gpu_holds.c.allocation_id.in_(listed),
+            gpu_holds.c.released_at.is_(None),
+        )
+        .values(released_at=tx.now)
+    )
+
+
+def live_with_keys_of(tx: Tx, scope: Scope, user_id: str, key_id: str | None = None) -> Sequence[Row]:
+    """Return live, unstopped allocations of workloads to which a key of this user (this one, if given) is attached."""
+    query = (
+        select(_A.id, _A.machine_id, _A.workload_id)
+        .join(workload_ssh_keys, workload_ssh_keys.c.workload_id == _A.workload_id)
+        .join(ssh_keys, ssh_keys.c.id == workload_ssh_keys.c.key_id)
+        .where(
+            _A.org_id == scope.org,
+            ssh_keys.c.user_id == user_id,
+            _A.released_at.is_(None),
+            _A.stop_asked_at.is_(None),
+        )
+        .distinct()
+        .order_by(_A.id)
+    )
+    return tx.all(query if key_id is None else query.where(ssh_keys.c.id == key_id))
+
+
+def orgs_with_key(tx: Tx, user_id: str, key_id: str) -> list[str]:
+    """Return the organisations in which this key of this user is attached to something."""
+    return list(
+        tx.conn.execute(
+            select(workload_ssh_keys.c.org_id)
+            .join(ssh_keys, ssh_keys.c.id == workload_ssh_keys.c.key_id)
+            .where(ssh_keys.c.user_id == user_id, ssh_keys.c.id == key_id)
+            .distinct()
+            .order_by(workload_ssh_keys.c.org_id)
+        ).scalars()
+    )
+
+
+def log_ends(tx: Tx, ids: Collection[str]) -> dict[str, int]:
+    """Return the number of the last stored provisioning log line of each. Takes ids that a scoped question gave."""
+    if not ids:
+        return {}
+    return {
+        row["allocation_id"]: row["n"]
+        for row in tx.all(
+            select(allocation_log.c.allocation_id, func.max(allocation_log.c.n).label("n"))
+            .where(allocation_log.c.allocation_id.in_(list(ids)))
+            .group_by(allocation_log.c.allocation_id)
+        )
+    }
+
+
+def add_log(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
+    if rows:
+        tx.run(insert(allocation_log), rows)
+
+
+def log_of(tx: Tx, allocation_id: str) -> Sequence[Row]:
+    """Return an allocation's provisioning log, in order. Takes an id that a scoped question gave."""
+    return tx.all(
+        select(allocation_log.c.n, allocation_log.c.text, allocation_log.c.at)
+        .where(allocation_log.c.allocation_id == allocation_id)
+        .order_by(allocation_log.c.n)
+    )
+
+
+def live_gpus_by_workspace(tx: Tx, scope: Scope, cluster_id: str) -> dict[str, int]:
+    """Return how many GPUs each workspace's live allocations hold in a cluster: what its quota counts."""
+    rows = tx.all(
+        select(_A.workspace_id, func.sum(_A.gpus).label("gpus"))
+        .where(_A.org_id == scope.org, _A.cluster_id == cluster_id, _A.released_at.is_(None))
+        .group_by(_A.workspace_id)
+    )
+    return {row["workspace_id"]: int(row["gpus"]) for row in rows}

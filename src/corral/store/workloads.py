@@ -1,0 +1,265 @@
+"""Rows of workloads: what was asked, where it stands, and the queue of those that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, delete, func, insert, or_, select, update
+
+from corral.store.tables.machines import machines
+from corral.store.tables.orgs import members, orgs, workspaces
+from corral.store.tables.users import ssh_keys, users
+from corral.store.tables.workloads import allocations, workload_ssh_keys, workloads
+from corral.store.transaction import Row, Scope, Tx
+
+_W, _A = workloads.c, allocations.c
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which workloads of a workspace to list; None: any."""
+
+    kind: str
+    state: str | None = None
+    name: str | None = None
+    include_ended: bool = False
+
+
+def _shown() -> Select[Any]:
+    return select(workloads, users.c.login.label("maker")).join(users, users.c.id == _W.created_by)
+
+
+def listed(tx: Tx, scope: Scope, workspace_id: str, want: Wanted, after: str | None, limit: int) -> Sequence[Row]:
+    """Return workloads with their maker's login, newest first, from after the id `after`."""
+    terms: list[ColumnElement[bool]] = [
+        _W.org_id == scope.org,
+        _W.workspace_id == workspace_id,
+        _W.kind == want.kind,
+    ]
+    if want.state is not None:
+        terms.append(_W.state == want.state)
+    elif not want.include_ended:
+        terms.append(_W.ended_at.is_(None))
+    if want.name is not None:
+        terms.append(_W.name == want.name)
+    if after is not None:
+        terms.append(_W.id < after)
+    return tx.all(_shown().where(*terms).order_by(_W.id.desc()).limit(limit))
+
+
+def find(tx: Tx, scope: Scope, workspace_id: str, kind: str, name: str) -> Row | None:
+    """Return the workload of that name: the live one, else that of this id, else the last that ended."""
+    return tx.one(
+        _shown()
+        .where(
+            _W.org_id == scope.org,
+            _W.workspace_id == workspace_id,
+            _W.kind == kind,
+            or_(_W.name == name, _W.id == name),
+        )
+        .order_by(and_(_W.name == name, _W.ended_at.is_(None)).desc(), (_W.id == name).desc(), _W.id.desc())
+        .limit(1)
+    )
+
+
+def get(tx: Tx, scope: Scope, id: str) -> Row | None:
+    return tx.one(select(workloads).where(_W.org_id == scope.org, _W.id == id))
+
+
+def live_names(tx: Tx, scope: Scope, workspace_id: str, kind: str, names: Collection[str]) -> set[str]:
+    """Return which of `names` are taken."""
+    rows = tx.all(
+        select(_W.name).where(
+            _W.org_id == scope.org,
+            _W.workspace_id == workspace_id,
+            _W.kind == kind,
+            _W.name.in_(list(names)),
+            _W.ended_at.is_(None),
+        )
+    )
+    return {row["name"] for row in rows}
+
+
+def insert_many(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
+    if rows:
+        tx.run(insert(workloads), rows)
+
+
+def save(tx: Tx, scope: Scope, id: str, **values: Any) -> int:
+    """Write columns of a workload that has not ended; return whether there was one."""
+    return tx.run(update(workloads).where(_W.org_id == scope.org, _W.id == id, _W.ended_at.is_(None)).values(**values))
+
+
+def queue(tx: Tx, scope: Scope, cluster_id: str) -> Sequence[Row]:
+    """Return what waits for capacity in a tenancy, first come first."""
+    return tx.all(
+        select(workloads)
+        .where(
+            _W.org_id == scope.org,
+            _W.cluster_id == cluster_id,
+            _W.queued.is_(True),
+            _W.ended_at.is_(None),
+        )
+        .order_by(_W.queue_no, _W.id)
+    )
+
+
+def tenancies_with_queue(tx: Tx) -> list[tuple[str, str]]:
+    """Return the (cluster, organisation) pairs in which something waits: for the placement worker, for all tenants."""
+    rows = tx.conn.execute(
+        select(_W.cluster_id, _W.org_id)
+        .where(_W.queued.is_(True), _W.ended_at.is_(None))
+        .distinct()
+        .order_by(_W.cluster_id, _W.org_id)
+    )
+    return [(row[0], row[1]) for row in rows]
+
+
+def _unended() -> Select[Any]:
+    return (
+        select(
+            _W.id.label("workload_id"),
+            _W.org_id,
+            _W.cluster_id,
+            _W.workspace_id,
+            _W.name,
+            _W.state,
+            _W.wanted,
+            _W.seen,
+            _A.id.label("allocation_id"),
+            _A.machine_id,
+            _A.stop_asked_at,
+            _A.must_end_by,
+            _A.mismatch_since,
+            _A.seen_state,
+            machines.c.name.label("machine_name"),
+            machines.c.state.label("machine_state"),
+            machines.c.state_since.label("machine_state_since"),
+        )
+        .join(workloads, _W.id == _A.workload_id)
+        .join(machines, machines.c.id == _A.machine_id)
+        .where(_A.released_at.is_(None), _W.ended_at.is_(None))
+        .order_by(_W.cluster_id, _W.org_id, _W.id)
+    )
+
+
+def overdue(tx: Tx) -> Sequence[Row]:
+    """Return what is past its time limit and was not told to stop, of all tenants: for the clock's pass."""
+    return tx.all(_unended().where(_A.must_end_by <= tx.now, _A.stop_asked_at.is_(None)))
+
+
+def differing_since(tx: Tx, moment: datetime) -> Sequence[Row]:
+    """Return what differs since `moment` or before and is not Out of Sync yet, of all tenants: for the clock's pass."""
+    return tx.all(
+        _unended().where(
+            _W.state.in_(("provisioning", "active")),
+            or_(
+                _A.mismatch_since <= moment,
+                _A.stop_asked_at <= moment,
+                and_(machines.c.state == "down", machines.c.state_since <= moment),
+            ),
+        )
+    )
+
+
+def matching_again(tx: Tx) -> Sequence[Row]:
+    """Return what is Out of Sync though its machine is Up and reports it as asked, of all tenants."""
+    return tx.all(
+        _unended().where(
+            _W.state == "out_of_sync",
+            _A.mismatch_since.is_(None),
+            _A.stop_asked_at.is_(None),
+            _A.seen_state == "running",
+            machines.c.state == "up",
+        )
+    )
+
+
+def attach(tx: Tx, scope: Scope, pairs: Sequence[tuple[str, str]]) -> None:
+    """Attach keys: (workload, key) each."""
+    if pairs:
+        tx.run(
+            insert(workload_ssh_keys),
+            [{"org_id": scope.org, "workload_id": workload, "key_id": key} for workload, key in pairs],
+        )
+
+
+def detach(tx: Tx, scope: Scope, workload_id: str, key_ids: Collection[str]) -> None:
+    tx.run(
+        delete(workload_ssh_keys).where(
+            workload_ssh_keys.c.org_id == scope.org,
+            workload_ssh_keys.c.workload_id == workload_id,
+            workload_ssh_keys.c.key_id.in_(list(key_ids)),
+        )
+    )
+
+
+def with_keys_of(tx: Tx, scope: Scope, user_id: str, workload_ids: Collection[str]) -> set[str]:
+    """Return which of the workloads have a key of this user attached."""
+    if not workload_ids:
+        return set()
+    rows = tx.all(
+        select(workload_ssh_keys.c.workload_id)
+        .join(ssh_keys, ssh_keys.c.id == workload_ssh_keys.c.key_id)
+        .where(
+            workload_ssh_keys.c.org_id == scope.org,
+            workload_ssh_keys.c.workload_id.in_(list(workload_ids)),
+            ssh_keys.c.user_id == user_id,
+        )
+    )
+    return {row["workload_id"] for row in rows}
+
+
+def keys_of(tx: Tx, user_id: str) -> Sequence[Row]:
+    """Return a user's own SSH keys."""
+    return tx.all(select(ssh_keys).where(ssh_keys.c.user_id == user_id).order_by(ssh_keys.c.created_at, ssh_keys.c.id))
+
+
+def keys_with_text(tx: Tx, scope: Scope, texts: Collection[str]) -> list[str]:
+    """Return the ids of the organisation's members' keys that are these public keys."""
+    if not texts:
+        return []
+    rows = tx.all(
+        select(ssh_keys.c.id)
+        .join(members, and_(members.c.user_id == ssh_keys.c.user_id, members.c.org_id == scope.org))
+        .where(ssh_keys.c.public_key.in_(list(texts)))
+    )
+    return [row["id"] for row in rows]
+
+
+def workspace(tx: Tx, scope: Scope, id: str) -> Row | None:
+    """Return a live workspace."""
+    return tx.one(
+        select(workspaces).where(
+            workspaces.c.org_id == scope.org, workspaces.c.id == id, workspaces.c.removed_at.is_(None)
+        )
+    )
+
+
+def an_owner(tx: Tx, scope: Scope) -> str | None:
+    """Return the organisation's longest-serving owner: who answers for adopted work whose maker is not known."""
+    owner: str | None = tx.scalar(
+        select(members.c.user_id)
+        .where(members.c.org_id == scope.org, members.c.role == "owner")
+        .order_by(members.c.joined_at, members.c.user_id)
+        .limit(1)
+    )
+    return owner
+
+
+def contact(tx: Tx, scope: Scope) -> str:
+    """Return the organisation's contact line."""
+    return str(tx.scalar(select(orgs.c.contact).where(orgs.c.id == scope.org)) or "")
+
+
+def last_queue_no(tx: Tx, scope: Scope, cluster_id: str) -> int:
+    """Return the number of the last of those that wait (0: none does)."""
+    number = tx.scalar(
+        select(func.max(_W.queue_no)).where(
+            _W.org_id == scope.org, _W.cluster_id == cluster_id, _W.queued.is_(True), _W.ended_at.is_(None)
+        )
+    )
+    return int(number or 0)

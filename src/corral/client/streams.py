@@ -19,7 +19,7 @@ import stat
 import struct
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from corral.client.config import Site
 
@@ -164,11 +164,15 @@ class Stream:
 
 def open_stream(site: Site, path: str, **query: str | int) -> Stream:
     """Open a stream at `path` of the site. Errors: `StreamError` with the site's refusal, or what the network said."""
-    parts = urlsplit(site.url)
+    target = f"{quote(path)}?{urlencode(query)}"
     try:
         sock = _connect(site)
-        return _upgrade(sock, parts.netloc, f"{path}?{urlencode(query)}", site.token or "")
-    except (OSError, ssl.SSLError) as error:
+        try:
+            return _upgrade(sock, urlsplit(site.url).netloc, target, site.token or "")
+        except BaseException:
+            sock.close()
+            raise
+    except OSError as error:
         raise StreamError(
             f"Cannot reach {site.url}: {error}. Is the control plane up, and this the right address?"
         ) from error
@@ -234,7 +238,6 @@ def _refusal(sock: socket.socket, status: int, headers: dict[str, str], body: by
         if not chunk:
             break
         body += chunk
-    sock.close()
     try:
         answer = json.loads(body)
         return StreamError(str(answer["message"]), str(answer["code"]), dict(answer.get("details") or {}))

@@ -93,7 +93,8 @@ class Condition:
     """Something wrong with the machine as a whole; it takes no new work while a blocking one holds."""
 
     kind: str
-    """runtime_unavailable | disk_pressure | memory_pressure | driver_mismatch | gpu_probe_stuck | state_unwritable."""
+    """runtime_unavailable | disk_pressure | memory_pressure | driver_mismatch | gpu_probe_stuck | gpu_probe_failed |
+    state_unwritable."""
     message: str
     blocking: bool = True
 

@@ -37,3 +37,8 @@ def upgrade(database: Database) -> None:
     """Bring the database to `head()`. Safe to call at every start and from several processes."""
     with database.migration() as conn:
         command.upgrade(_config(conn), "head")
+
+
+def known(revision: str) -> bool:
+    """Return whether this release has `revision` in its chain."""
+    return any(script.revision == revision for script in ScriptDirectory.from_config(_config()).walk_revisions())

@@ -72,7 +72,10 @@ TYPES: Mapping[str, tuple[Class, str]] = {
         Class.BOTH,
         "Two copies of one machine's state report: no new work until an admin decides.",
     ),
-    "cluster.node.clone_cleared": (Class.BOTH, "An admin decided about a suspected clone."),
+    "cluster.node.quarantine_released": (
+        Class.BOTH,
+        "An admin decided about a suspected clone or unknown work: the machine takes new work again.",
+    ),
     "cluster.node.unknown_work": (
         Class.BOTH,
         "A machine runs work this site does not know: adopted, or waiting for an admin.",

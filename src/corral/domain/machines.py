@@ -14,6 +14,7 @@ from enum import Enum
 from corral.domain.errors import Refusal
 from corral.domain.events import Subject
 from corral.domain.ids import HIDDEN, shown
+from corral.domain.inventory import GpuCounts
 
 REPORT_EVERY = timedelta(seconds=10)
 DOWN_AFTER = timedelta(seconds=60)
@@ -86,6 +87,22 @@ def closed_because(standing: Standing) -> str:
     if standing.quarantine is not None:
         return "quarantined: it runs work that this site does not know"
     return standing.pressure
+
+
+def status_text(closed: str, gpus: GpuCounts, quota_reached: bool) -> str:
+    """Return the one thing a developer reads beside a machine ("available" = something can be created).
+
+    `closed` is `closed_because`. A machine without GPUs is never Sold Out.
+    """
+    if closed:
+        return closed
+    if gpus.total and not gpus.healthy:
+        return "all GPUs faulty"
+    if gpus.total and not gpus.free:
+        return "Sold Out" if gpus.held == gpus.healthy else "GPUs busy: held by processes outside Corral"
+    if gpus.total and quota_reached:
+        return "quota reached"
+    return "available"
 
 
 def cordon_reason(text: str | None) -> str:

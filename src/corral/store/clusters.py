@@ -103,6 +103,11 @@ def hosted_machine_limit(tx: Tx) -> int | None:
     return None if limit is None else int(limit)
 
 
+def site_contact(tx: Tx) -> str:
+    """Return the operator's contact line ("" = none given)."""
+    return str(tx.scalar(select(sites.c.contact)) or "")
+
+
 def _all_tenancies(scope: Scope) -> Select[Any]:
     return (
         select(tenancies, clusters.c.hosted)
@@ -117,3 +122,16 @@ def _tenancies(scope: Scope) -> Select[Any]:
 
 def _one(scope: Scope, cluster_id: str) -> Any:
     return update(tenancies).where(and_(tenancies.c.cluster_id == cluster_id, tenancies.c.org_id == scope.org))
+
+
+def names_of(tx: Tx, scope: Scope, cluster_id: str) -> RowMapping:
+    """Return what a machine is told of where it joined: short names `org` and `cluster`, and the `incarnation`."""
+    row = tx.one(
+        select(orgs.c.slug.label("org"), tenancies.c.slug.label("cluster"), sites.c.incarnation)
+        .join(tenancies, tenancies.c.org_id == orgs.c.id)
+        .join(sites, sites.c.id == 1)
+        .where(orgs.c.id == scope.org, tenancies.c.cluster_id == cluster_id)
+    )
+    if row is None:
+        raise LookupError(f"no tenancy of {scope.org} in {cluster_id}, or the site is not set up")
+    return row

@@ -1,4 +1,4 @@
-"""Rows of machines: what placement, sessions and people ask of them. GPUs are in `store/gpus.py`."""
+"""Rows of machines: what placement, sessions and people ask of them. Their GPUs: `store/inventory.py`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import RowMapping, exists, func, insert, select, update
+from sqlalchemy import RowMapping, Select, and_, exists, func, insert, or_, select, update
 
+from corral.domain.access import EVERY_POOL
 from corral.domain.machines import MachineRef, MachineState
-from corral.store.tables.machines import liveness, machines
+from corral.store.tables.access import access, access_pools
+from corral.store.tables.clusters import tenancies
+from corral.store.tables.machines import liveness, machine_sessions, machines
+from corral.store.tables.orgs import workspaces
+from corral.store.tables.workloads import allocations, workloads
 from corral.store.transaction import Scope, Tx
 
 
@@ -131,3 +136,110 @@ def listed(tx: Tx, scope: Scope, cluster_id: str, want: Wanted, after: str | Non
 
 def _with_last_seen() -> Any:
     return select(machines, liveness.c.last_seen).outerjoin(liveness, liveness.c.machine_id == machines.c.id)
+
+
+def running_on(tx: Tx, ref: MachineRef) -> Sequence[RowMapping]:
+    """Return what runs on the machine, what has not stopped there yet included: `name`, `kind`, `state`, `workspace`,
+    `gpus` (how many)."""
+    return tx.all(
+        select(
+            workloads.c.name,
+            workloads.c.kind,
+            workloads.c.state,
+            workspaces.c.slug.label("workspace"),
+            allocations.c.gpus,
+        )
+        .join(allocations, allocations.c.workload_id == workloads.c.id)
+        .join(workspaces, workspaces.c.id == allocations.c.workspace_id)
+        .where(
+            allocations.c.org_id == ref.org_id,
+            allocations.c.machine_id == ref.id,
+            allocations.c.released_at.is_(None) | allocations.c.lingers_since.is_not(None),
+        )
+        .order_by(workspaces.c.slug, workloads.c.name)
+    )
+
+
+def sessions_of(tx: Tx, ref: MachineRef, limit: int) -> Sequence[RowMapping]:
+    """Return the machine's latest sessions, newest first."""
+    return tx.all(
+        select(machine_sessions)
+        .where(machine_sessions.c.machine_id == ref.id)
+        .order_by(machine_sessions.c.epoch.desc())
+        .limit(limit)
+    )
+
+
+def workspaces_that_may_use(tx: Tx, scope: Scope, cluster_id: str, pool: str) -> Sequence[str]:
+    """Return the short names of the workspaces that are granted a machine of this pool."""
+    granted = _grants().where(access.c.org_id == scope.org, access.c.cluster_id == cluster_id, _covers(pool))
+    rows = tx.all(
+        select(workspaces.c.slug)
+        .where(
+            workspaces.c.org_id == scope.org,
+            workspaces.c.removed_at.is_(None),
+            workspaces.c.id.in_(granted.with_only_columns(access.c.workspace_id)),
+        )
+        .order_by(workspaces.c.slug)
+    )
+    return [row["slug"] for row in rows]
+
+
+def of_workspace(
+    tx: Tx, scope: Scope, workspace_id: str, after: tuple[str, str] | None, limit: int
+) -> Sequence[RowMapping]:
+    """Return the enrolled machines whose pools the workspace is granted, by name and id, with their `cluster`."""
+    pools = select(access_pools.c.pool).where(
+        access_pools.c.workspace_id == workspace_id, access_pools.c.cluster_id == machines.c.cluster_id
+    )
+    here = tenancies.c.left_at.is_(None)
+    query = (
+        _with_last_seen()
+        .add_columns(tenancies.c.slug.label("cluster"))
+        .join(tenancies, and_(tenancies.c.cluster_id == machines.c.cluster_id, tenancies.c.org_id == scope.org))
+        .where(machines.c.org_id == scope.org, machines.c.removed_at.is_(None), here)
+        .where(exists(pools.where(or_(access_pools.c.pool == EVERY_POOL, _own_pool()))))
+        .order_by(machines.c.name, machines.c.id)
+        .limit(limit)
+    )
+    if after is None:
+        return tx.all(query)
+    name, id = after
+    return tx.all(query.where(or_(machines.c.name > name, and_(machines.c.name == name, machines.c.id > id))))
+
+
+def quota_reached(tx: Tx, scope: Scope, workspace_id: str) -> set[str]:
+    """Return the clusters in which the workspace holds as many GPUs as its quota there allows."""
+    held = (
+        select(func.coalesce(func.sum(allocations.c.gpus), 0))
+        .where(
+            allocations.c.workspace_id == access.c.workspace_id,
+            allocations.c.cluster_id == access.c.cluster_id,
+            allocations.c.released_at.is_(None),
+        )
+        .scalar_subquery()
+    )
+    rows = tx.all(
+        select(access.c.cluster_id).where(
+            access.c.org_id == scope.org,
+            access.c.workspace_id == workspace_id,
+            access.c.gpu_quota.is_not(None),
+            access.c.gpu_quota <= held,
+        )
+    )
+    return {row["cluster_id"] for row in rows}
+
+
+def _grants() -> Select[Any]:
+    return select(access).join(
+        access_pools,
+        and_(access_pools.c.workspace_id == access.c.workspace_id, access_pools.c.cluster_id == access.c.cluster_id),
+    )
+
+
+def _covers(pool: str) -> Any:
+    return access_pools.c.pool.in_([EVERY_POOL, pool] if pool else [EVERY_POOL])
+
+
+def _own_pool() -> Any:
+    return and_(machines.c.pool != "", access_pools.c.pool == machines.c.pool)

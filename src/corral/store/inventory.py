@@ -1,0 +1,130 @@
+"""Rows of machines' GPUs, and counts of them without a query per machine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import RowMapping, and_, func, insert, select, update
+
+from corral.domain.inventory import Gpu, GpuCounts, GpuState, Kept
+from corral.domain.machines import MachineRef
+from corral.store.tables.machines import gpus
+from corral.store.tables.orgs import workspaces
+from corral.store.tables.workloads import allocations, gpu_holds, workloads
+from corral.store.transaction import Scope, Tx
+
+
+@dataclass(frozen=True)
+class Row:
+    id: str
+    kept: Kept
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A machine's GPUs by number, and their models."""
+
+    counts: GpuCounts
+    models: tuple[str, ...]
+
+
+EMPTY = Summary(GpuCounts(), ())
+
+
+def of_machine(tx: Tx, ref: MachineRef) -> Sequence[Row]:
+    """Return the machine's GPUs, replaced ones too, oldest first."""
+    query = select(gpus).where(gpus.c.org_id == ref.org_id, gpus.c.machine_id == ref.id).order_by(gpus.c.id)
+    return [Row(row["id"], Kept(_gpu(row), row["gone"])) for row in tx.all(query)]
+
+
+def add(tx: Tx, ref: MachineRef, id: str, kept: Kept) -> None:
+    tx.run(insert(gpus).values(id=id, org_id=ref.org_id, machine_id=ref.id, **_columns(kept)))
+
+
+def save(tx: Tx, ref: MachineRef, id: str, kept: Kept) -> None:
+    tx.run(
+        update(gpus)
+        .where(gpus.c.org_id == ref.org_id, gpus.c.machine_id == ref.id, gpus.c.id == id)
+        .values(**_columns(kept))
+    )
+
+
+def with_holders(tx: Tx, ref: MachineRef) -> Sequence[RowMapping]:
+    """Return the machine's GPUs in slot order, each with the `workload` and `workspace` that hold it (None: free)."""
+    return tx.all(
+        select(gpus, workloads.c.name.label("workload"), workspaces.c.slug.label("workspace"))
+        .outerjoin(gpu_holds, _live_hold())
+        .outerjoin(allocations, allocations.c.id == gpu_holds.c.allocation_id)
+        .outerjoin(workloads, workloads.c.id == allocations.c.workload_id)
+        .outerjoin(workspaces, workspaces.c.id == allocations.c.workspace_id)
+        .where(gpus.c.org_id == ref.org_id, gpus.c.machine_id == ref.id, gpus.c.gone.is_(False))
+        .order_by(gpus.c.slot, gpus.c.uuid)
+    )
+
+
+def summaries(tx: Tx, scope: Scope, machine_ids: Collection[str]) -> Mapping[str, Summary]:
+    """Return each machine's GPU counts and models, in one query; machines without GPUs are left out."""
+    healthy = gpus.c.state == GpuState.OK.value
+    held = gpu_holds.c.gpu_id.is_not(None)
+    query = (
+        select(
+            gpus.c.machine_id,
+            gpus.c.model,
+            func.count().label("total"),
+            func.count().filter(healthy).label("healthy"),
+            func.count().filter(and_(healthy, held)).label("held"),
+            func.count().filter(and_(healthy, gpus.c.busy == "", ~held)).label("free"),
+        )
+        .outerjoin(gpu_holds, _live_hold())
+        .where(gpus.c.org_id == scope.org, gpus.c.machine_id.in_(list(machine_ids)), gpus.c.gone.is_(False))
+        .group_by(gpus.c.machine_id, gpus.c.model)
+        .order_by(gpus.c.machine_id, gpus.c.model)
+    )
+    found: dict[str, Summary] = {}
+    for row in tx.all(query) if machine_ids else ():
+        found[row["machine_id"]] = _plus(found.get(row["machine_id"], EMPTY), row)
+    return found
+
+
+def _plus(summary: Summary, row: RowMapping) -> Summary:
+    was = summary.counts
+    counts = GpuCounts(
+        was.total + row["total"], was.healthy + row["healthy"], was.held + row["held"], was.free + row["free"]
+    )
+    return Summary(counts, (*summary.models, row["model"]) if row["model"] else summary.models)
+
+
+def _live_hold() -> Any:
+    return and_(gpu_holds.c.gpu_id == gpus.c.id, gpu_holds.c.released_at.is_(None))
+
+
+def _gpu(row: RowMapping) -> Gpu:
+    return Gpu(
+        row["vendor"],
+        row["uuid"],
+        row["slot"],
+        row["model"],
+        row["memory_mib"],
+        row["serial"],
+        GpuState(row["state"]),
+        row["detail"],
+        row["busy"],
+    )
+
+
+def _columns(kept: Kept) -> dict[str, Any]:
+    gpu = kept.gpu
+    return {
+        "vendor": gpu.vendor,
+        "uuid": gpu.uuid,
+        "slot": gpu.slot,
+        "model": gpu.model,
+        "memory_mib": gpu.memory_mib,
+        "serial": gpu.serial,
+        "state": gpu.state.value,
+        "detail": gpu.detail,
+        "busy": gpu.busy,
+        "gone": kept.gone,
+    }

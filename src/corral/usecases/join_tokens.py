@@ -1,0 +1,96 @@
+"""Making, listing and revoking join tokens (spec 10, "Join tokens")."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import RowMapping
+
+from corral.domain import clusters as cluster_rules
+from corral.domain import secrets
+from corral.domain.errors import not_found
+from corral.domain.events import Subject
+from corral.domain.join_tokens import Asked
+from corral.store import clusters as cluster_rows
+from corral.store import join_tokens as rows
+from corral.store import machines as machine_rows
+from corral.usecases import clusters
+from corral.usecases.context import Context
+
+
+@dataclass(frozen=True)
+class JoinToken:
+    """An unused token, as lists and logs show it: never its secret."""
+
+    id: str
+    public_id: str
+    labels: Mapping[str, str]
+    created_by: str | None
+    created_at: datetime
+    expires_at: datetime
+
+
+@dataclass(frozen=True)
+class NewJoinToken:
+    """The one answer that has the secret."""
+
+    id: str
+    token: str
+    labels: Mapping[str, str]
+    expires_at: datetime
+
+
+def create(ctx: Context, cluster: str, asked: Asked) -> NewJoinToken:
+    """Make a token. Errors: `NOT_FOUND`, `LIMIT_REACHED` (hosted cluster)."""
+    row = clusters.find(ctx, cluster)
+    cluster_rows.lock_org(ctx.tx, ctx.scope)
+    _check_room(ctx, row)
+    secret = secrets.make(secrets.JOIN, os.urandom(secrets.RANDOM_BYTES))
+    made = NewJoinToken(ctx.new_id(), secret.text, dict(asked.labels), ctx.now + asked.ttl)
+    values = {
+        "id": made.id,
+        "cluster_id": row["cluster_id"],
+        "labels": made.labels,
+        "created_by": ctx.user.id,
+        "expires_at": made.expires_at,
+    }
+    rows.add(ctx.tx, ctx.scope, secret, values)
+    ctx.record(
+        "cluster.token.created", _subject(ctx, row["cluster_id"]), token=secret.public_id, labels=dict(made.labels)
+    )
+    return made
+
+
+def listed(ctx: Context, cluster: str, after: str | None, limit: int) -> Sequence[JoinToken]:
+    """Return the tokens that may still be used, oldest first. Errors: `NOT_FOUND`."""
+    cluster_id = clusters.find(ctx, cluster)["cluster_id"]
+    return [
+        JoinToken(row["id"], row["public_id"], row["labels"], row["login"], row["created_at"], row["expires_at"])
+        for row in rows.unused(ctx.tx, ctx.scope, cluster_id, after, limit)
+    ]
+
+
+def revoke(ctx: Context, cluster: str, id: str) -> None:
+    """Revoke an unused token. Errors: `NOT_FOUND`, also for one that was used or revoked."""
+    cluster_id = clusters.find(ctx, cluster)["cluster_id"]
+    row = rows.revoke(ctx.tx, ctx.scope, cluster_id, id)
+    if row is None:
+        raise not_found()
+    ctx.record("cluster.token.revoked", _subject(ctx, cluster_id), token=row["public_id"])
+
+
+def _check_room(ctx: Context, row: RowMapping) -> None:
+    limit = clusters.machine_limit(row, cluster_rows.hosted_machine_limit(ctx.tx))
+    if limit is None:
+        return
+    cluster_id = row["cluster_id"]
+    machines = machine_rows.enrolled(ctx.tx, ctx.scope, cluster_id)
+    tokens = rows.count_unused(ctx.tx, ctx.scope, cluster_id)
+    cluster_rules.check_room(cluster_rules.Room(limit, machines, tokens))
+
+
+def _subject(ctx: Context, cluster_id: str) -> Subject:
+    return Subject(org=ctx.org.id, cluster=cluster_id)

@@ -1,0 +1,140 @@
+"""A machine joins with a token (spec 40, "Joining"): one token, one machine, whatever gets lost on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import RowMapping
+
+from corral.domain import ids, join_tokens, labels, secrets
+from corral.domain.allocations import legible
+from corral.domain.errors import Refusal
+from corral.domain.events import Entry
+from corral.domain.machines import MachineRef
+from corral.store import clusters as cluster_rows
+from corral.store import fleet
+from corral.store import join_tokens as token_rows
+from corral.store import machines as rows
+from corral.store.transaction import Actor, Scope, Tx
+from corral.usecases.context import new_id
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a machine sends to join."""
+
+    secret: secrets.Secret
+    key_hash: bytes
+    hostname: str
+    release: str
+    address: str = ""
+    request_id: str = ""
+
+
+@dataclass(frozen=True)
+class Joined:
+    machine: MachineRef
+    org: str
+    cluster: str
+    """Short names."""
+    incarnation: str
+
+
+def asked(token: str, key: str, hostname: str, release: str) -> Ask:
+    """Return a join request, checked without the database. Errors: `TOKEN_UNKNOWN`, `INVALID_REQUEST`."""
+    secret = secrets.parse(secrets.JOIN, token)
+    if secret is None:
+        raise join_tokens.unknown()
+    return Ask(secret, secrets.hashed(join_tokens.machine_key(key)), legible(hostname, 255), legible(release, 40))
+
+
+def join(tx: Tx, ask: Ask) -> Joined | Refusal:
+    """Enrol the machine, or give it the identity it has already.
+
+    A refusal is returned, not raised: what it records must be committed. Refusals:
+    `MACHINE_REMOVED`, `TOKEN_UNKNOWN`, `TOKEN_USED`, `TOKEN_EXPIRED`, `CONFLICT`.
+    """
+    token = token_rows.by_public_id(tx, ask.secret.public_id)
+    if token is None or not secrets.same(token["secret_hash"], ask.secret.hash):
+        return _dead_or_unknown(tx, ask)
+    scope = Scope(token["org_id"])
+    cluster_rows.lock_org(tx, scope)
+    holder = rows.by_key(tx, ask.key_hash)
+    if holder is not None:
+        return _again(tx, token, holder)
+    return _enrol(tx, token, ask)
+
+
+def _dead_or_unknown(tx: Tx, ask: Ask) -> Refusal:
+    """A removed machine hears so for ever, whatever token it brings."""
+    holder = rows.by_key(tx, ask.key_hash)
+    dead = holder is not None and holder["removed_at"] is not None
+    return join_tokens.removed() if dead else join_tokens.unknown()
+
+
+def _again(tx: Tx, token: RowMapping, holder: RowMapping) -> Joined | Refusal:
+    """The same key again: the same machine, even after the token's expiry."""
+    if holder["removed_at"] is not None:
+        return join_tokens.removed()
+    if token["machine_id"] != holder["id"]:
+        return Refusal(
+            "CONFLICT",
+            f"This machine is enrolled already, as '{holder['name']}'. Remove it first, or revoke this token: "
+            "it has not been used.",
+        )
+    return _joined(tx, rows.ref_of(holder))
+
+
+def _enrol(tx: Tx, token: RowMapping, ask: Ask) -> Joined | Refusal:
+    scope = Scope(token["org_id"])
+    version = fleet.touch(tx, scope, token["cluster_id"])
+    machine_id = new_id(tx.now)
+    if not token_rows.bind(tx, token["id"], ask.key_hash, machine_id):
+        return _refused(tx, ask)
+    base = ids.cleaned_hostname(ask.hostname)
+    name = ids.unique_name(base, rows.names(tx, scope, token["cluster_id"], base))
+    ref = MachineRef(machine_id, scope.org, token["cluster_id"], name)
+    rows.add(tx, ref, ask.key_hash, {**_columns(token["labels"], ask), "fleet_version": version})
+    actor = Actor("machine", ref.id, name, ask.address, ask.request_id)
+    tx.record(Entry("cluster.node.joined", ref.subject, {"name": name, "token": token["public_id"]}), actor)
+    return _joined(tx, ref)
+
+
+def _refused(tx: Tx, ask: Ask) -> Refusal:
+    """Say why the token could not be bound, as it stands under the organisation's lock."""
+    row = token_rows.by_public_id(tx, ask.secret.public_id)
+    assert row is not None, "tokens are never deleted"
+    found = join_tokens.Found(row["revoked_at"] is not None, row["used_at"] is not None, row["expires_at"])
+    refusal = join_tokens.why_not(found, tx.now) or join_tokens.unknown()
+    if refusal.code == "TOKEN_USED":
+        _record_replay(tx, row, ask)
+    return refusal
+
+
+def _record_replay(tx: Tx, token: RowMapping, ask: Ask) -> None:
+    machine = rows.get(tx, Scope(token["org_id"]), token["machine_id"])
+    assert machine is not None, "a used token has its machine"
+    actor = Actor("machine", None, ids.cleaned_hostname(ask.hostname), ask.address, ask.request_id)
+    data = {"token": token["public_id"], "name": machine["name"], "reason": "used again with another key"}
+    tx.record(Entry("cluster.token.replayed", rows.ref_of(machine).subject, data), actor)
+
+
+def _columns(given: Mapping[str, str], ask: Ask) -> dict[str, Any]:
+    where = labels.split(given)
+    return {
+        "pool": where.pool,
+        "site": where.site,
+        "rack": where.rack,
+        "fabric": where.fabric,
+        "labels": dict(where.own),
+        "hostname": ask.hostname,
+        "release": ask.release,
+        "address": ask.address,
+    }
+
+
+def _joined(tx: Tx, ref: MachineRef) -> Joined:
+    place = cluster_rows.names_of(tx, Scope(ref.org_id), ref.cluster_id)
+    return Joined(ref, place["org"], place["cluster"], place["incarnation"])

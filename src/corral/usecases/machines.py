@@ -1,0 +1,339 @@
+"""What reports change of a machine, and what people do with one (spec 10: states, cordon, removal).
+
+`set_state`, `judge_inventory` and `judge_conditions` are the site's own acts; the rest are people's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import RowMapping
+
+from corral.domain import inventory as inventory_rules
+from corral.domain import machines as rules
+from corral.domain.allocations import legible
+from corral.domain.errors import Refusal
+from corral.domain.events import Entry
+from corral.domain.ids import shown
+from corral.domain.inventory import Condition, GpuChange, Inventory, pressure
+from corral.domain.machines import MachineRef, MachineState
+from corral.store import clusters as cluster_rows
+from corral.store import fleet
+from corral.store import inventory as gpu_rows
+from corral.store import machines as rows
+from corral.store.transaction import SITE, Actor, Scope, Tx, Wake
+from corral.usecases import allocation_reports, clusters
+from corral.usecases.context import Context, new_id
+
+MAX_CONDITIONS = 20
+SESSIONS_SHOWN = 5
+
+# --- the site's own acts
+
+
+def set_state(tx: Tx, machine: MachineRef, to: MachineState, *, unseen_since: datetime | None = None) -> bool:
+    """Record that a machine reports (Up) or is silent (Down); return whether that is news.
+
+    With `unseen_since` only if nothing was heard of it after that moment.
+    """
+    was = (MachineState.UP,) if to is MachineState.DOWN else (MachineState.IDLE, MachineState.DOWN)
+    fleet.touch(tx, Scope(machine.org_id), machine.cluster_id, [machine.id])
+    if not rows.set_state(tx, machine, was, to, unseen_since=unseen_since):
+        return False
+    tx.record(Entry(f"cluster.node.{to.value}", machine.subject, {"name": machine.name}), SITE)
+    return True
+
+
+def judge_inventory(tx: Tx, machine: MachineRef, inventory: Inventory) -> bool:
+    """Save what a machine says it is; return whether placement's view of it changed.
+
+    The inventory that is stored already changes nothing.
+    """
+    row = rows.get(tx, Scope(machine.org_id), machine.id)
+    inventory = inventory_rules.fitted(inventory)
+    if row is None or row["inventory_digest"] == inventory.digest:
+        return False
+    fleet.lock(tx, Scope(machine.org_id), machine.cluster_id)
+    gpus = _save_gpus(tx, machine, inventory)
+    capacity = {"vcpu": inventory.vcpu, "ram_mib": inventory.ram_mib, "storage_mib": inventory.storage_mib}
+    before = {key: row[key] for key in capacity}
+    rows.save(
+        tx,
+        machine,
+        {
+            **capacity,
+            "hostname": inventory.hostname,
+            "inventory": inventory.facts,
+            "inventory_digest": inventory.digest,
+        },
+    )
+    if before == capacity and not gpus:
+        return False
+    fleet.touch(tx, Scope(machine.org_id), machine.cluster_id, [machine.id])
+    data = {"name": machine.name, "before": before, "after": capacity, "gpus": [_told(change) for change in gpus]}
+    tx.record(Entry("cluster.node.inventory", machine.subject, data), _itself(machine))
+    return True
+
+
+def judge_conditions(tx: Tx, machine: MachineRef, conditions: Sequence[Condition]) -> bool:
+    """Save what is wrong with a machine as a whole; return whether that changed.
+
+    Each condition that began or ended is one event; another wording of one that goes on is none.
+    """
+    row = rows.get(tx, Scope(machine.org_id), machine.id)
+    now = [
+        {"kind": legible(c.kind, 60), "message": legible(c.message, 300), "blocking": c.blocking}
+        for c in conditions[:MAX_CONDITIONS]
+    ]
+    if row is None or row["conditions"] == now:
+        return False
+    why = legible(pressure(conditions), 300)
+    if why != row["pressure"]:
+        fleet.touch(tx, Scope(machine.org_id), machine.cluster_id, [machine.id])
+    rows.save(tx, machine, {"conditions": now, "pressure": why})
+    old = {str(c["kind"]): str(c["message"]) for c in row["conditions"]}
+    new = {str(c["kind"]): str(c["message"]) for c in now}
+    for kind in sorted(old.keys() ^ new.keys()):
+        data = {"name": machine.name, "kind": kind, "began": kind in new, "reason": new.get(kind, old.get(kind))}
+        tx.record(Entry("cluster.node.condition", machine.subject, data), _itself(machine))
+    return True
+
+
+def _save_gpus(tx: Tx, machine: MachineRef, inventory: Inventory) -> Sequence[GpuChange]:
+    kept = gpu_rows.of_machine(tx, machine)
+    changes = inventory_rules.judge_gpus([row.kept for row in kept], inventory.gpus)
+    ids = {(row.kept.gpu.vendor, row.kept.gpu.uuid): row.id for row in kept}
+    for change in changes:
+        gpu = change.now.gpu
+        if change.was is None:
+            gpu_rows.add(tx, machine, new_id(tx.now), change.now)
+        else:
+            gpu_rows.save(tx, machine, ids[(gpu.vendor, gpu.uuid)], change.now)
+    return changes
+
+
+def _told(change: GpuChange) -> dict[str, Any]:
+    was, now = change.was, change.now
+    return {
+        "uuid": now.gpu.uuid,
+        "model": now.gpu.model,
+        "before": None if was is None else "replaced" if was.gone else was.gpu.state.value,
+        "after": "replaced" if now.gone else now.gpu.state.value,
+        "reason": now.gpu.detail,
+    }
+
+
+def _itself(machine: MachineRef) -> Actor:
+    return Actor("machine", machine.id, machine.name)
+
+
+# --- what people see
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine as an admin sees it. `row` is its row of `machines` with `last_seen`."""
+
+    row: RowMapping
+    gpus: gpu_rows.Summary
+    closed: str
+    """Why no new work lands on it ("" = it may)."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A workload that holds something of a machine."""
+
+    name: str
+    kind: str
+    state: str
+    workspace: str
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Details:
+    machine: Machine
+    gpus: Sequence[RowMapping]
+    """GPUs that were not replaced, each with `workload` and `workspace` that hold it (None: free)."""
+    running: Sequence[Running]
+    sessions: Sequence[RowMapping]
+    """The latest few, newest first."""
+
+
+@dataclass(frozen=True)
+class Affected:
+    """Who and what an act on a machine touches."""
+
+    name: str
+    running: Sequence[Running]
+    workspaces: Sequence[str]
+    """Those that may use the machine."""
+
+
+@dataclass(frozen=True)
+class Offered:
+    """A machine as a workspace's members see it."""
+
+    row: RowMapping
+    gpus: gpu_rows.Summary
+    status: str
+
+
+def listed(ctx: Context, cluster: str, want: rows.Wanted, after: str | None, limit: int) -> Sequence[Machine]:
+    """Return the organisation's machines in a cluster, by name. Errors: `NOT_FOUND`."""
+    cluster_id = clusters.find(ctx, cluster)["cluster_id"]
+    found = rows.listed(ctx.tx, ctx.scope, cluster_id, want, after, limit)
+    summaries = gpu_rows.summaries(ctx.tx, ctx.scope, [row["id"] for row in found])
+    return [_machine(row, summaries.get(row["id"], gpu_rows.EMPTY)) for row in found]
+
+
+def one(ctx: Context, cluster: str, name: str) -> Details:
+    """Return all about a machine. Errors: `NOT_FOUND`, `NODE_NOT_FOUND`."""
+    row = _find(ctx, cluster, name)
+    ref = rows.ref_of(row)
+    return Details(
+        _seen(ctx, row),
+        gpu_rows.with_holders(ctx.tx, ref),
+        _running(ctx, ref),
+        rows.sessions_of(ctx.tx, ref, SESSIONS_SHOWN),
+    )
+
+
+def of_workspace(ctx: Context, after: tuple[str, str] | None, limit: int) -> Sequence[Offered]:
+    """Return the machines of the workspace's pools, by name, each with what keeps work away."""
+    found = rows.of_workspace(ctx.tx, ctx.scope, ctx.workspace.id, after, limit)
+    summaries = gpu_rows.summaries(ctx.tx, ctx.scope, [row["id"] for row in found])
+    full = rows.quota_reached(ctx.tx, ctx.scope, ctx.workspace.id)
+    return [_offered(row, summaries.get(row["id"], gpu_rows.EMPTY), row["cluster_id"] in full) for row in found]
+
+
+def contact(ctx: Context) -> str:
+    """Return whom to ask for more: the organisation's contact line, else the site's."""
+    return ctx.org.contact or cluster_rows.site_contact(ctx.tx)
+
+
+# --- what people do
+
+
+def affected(ctx: Context, cluster: str, name: str) -> Affected:
+    """Return who and what an act on this machine touches; changes nothing. Errors: `NOT_FOUND`, `NODE_NOT_FOUND`."""
+    row = _find(ctx, cluster, name)
+    able = rows.workspaces_that_may_use(ctx.tx, ctx.scope, row["cluster_id"], row["pool"])
+    return Affected(row["name"], _running(ctx, rows.ref_of(row)), able)
+
+
+def cordon(ctx: Context, cluster: str, name: str, reason: str | None) -> Machine:
+    """Stop new work landing on a machine; what runs there keeps running. Cordoned already: the new reason counts."""
+    reason = rules.cordon_reason(reason)
+    row = _lock(ctx, cluster, name)
+    if row["cordon_reason"] != reason:
+        ref = rows.ref_of(row)
+        rows.save(ctx.tx, ref, {"cordon_reason": reason, "cordoned_by": ctx.actor.name, "cordoned_at": ctx.now})
+        ctx.record("cluster.node.cordoned", ref.subject, name=ref.name, before=row["cordon_reason"], reason=reason)
+    return _again(ctx, row)
+
+
+def uncordon(ctx: Context, cluster: str, name: str) -> Machine:
+    """Let new work land on a machine again; one that is not cordoned stays as it is."""
+    row = _lock(ctx, cluster, name)
+    if row["cordon_reason"] is not None:
+        ref = rows.ref_of(row)
+        rows.save(ctx.tx, ref, {"cordon_reason": None, "cordoned_by": None, "cordoned_at": None})
+        ctx.record("cluster.node.uncordoned", ref.subject, name=ref.name, before=row["cordon_reason"])
+    return _again(ctx, row)
+
+
+def release_quarantine(ctx: Context, cluster: str, name: str) -> Machine:
+    """Decide that a suspected clone, or a machine with unknown work, takes new work again."""
+    row = _lock(ctx, cluster, name)
+    if row["quarantine"] is not None:
+        ref = rows.ref_of(row)
+        rows.save(ctx.tx, ref, {"quarantine": None, "quarantine_reason": None})
+        ctx.record(
+            "cluster.node.quarantine_released",
+            ref.subject,
+            name=ref.name,
+            before=row["quarantine"],
+            reason=row["quarantine_reason"],
+        )
+    return _again(ctx, row)
+
+
+def remove(ctx: Context, cluster: str, name: str, *, force: bool) -> Affected:
+    """Remove a machine: its credential is dead for ever, its work ends as lost.
+
+    Its row stays, so that its key is told `MACHINE_REMOVED` and nothing else. Errors: `NOT_FOUND`,
+    `NODE_NOT_FOUND`, `NODE_IN_USE`.
+    """
+    row = _lock(ctx, cluster, name)
+    ref = rows.ref_of(row)
+    told = affected(ctx, cluster, name)
+    if told.running and not force:
+        raise _in_use(told)
+    allocation_reports.machine_lost(ctx.tx, ref)
+    rows.save(ctx.tx, ref, {"removed_at": ctx.now})
+    stopped = [f"{work.workspace}/{work.name}" for work in told.running]
+    ctx.record("cluster.node.removed", ref.subject, name=ref.name, forced=force, stopped=stopped)
+    ctx.wake(Wake.MACHINE_REMOVED, ref.id)
+    return told
+
+
+def _in_use(told: Affected) -> Refusal:
+    names = ", ".join(f"{work.workspace}/{work.name}" for work in told.running[:10])
+    more = f" and {len(told.running) - 10} more" if len(told.running) > 10 else ""
+    return Refusal(
+        "NODE_IN_USE",
+        f"Work runs on '{told.name}': {names}{more}. Wait for it or end it first; or remove the machine with force, "
+        "which ends that work as lost.",
+        running=[{"workspace": work.workspace, "name": work.name, "kind": work.kind} for work in told.running],
+    )
+
+
+def _find(ctx: Context, cluster: str, name: str) -> RowMapping:
+    cluster_id = clusters.find(ctx, cluster)["cluster_id"]
+    row = rows.by_name(ctx.tx, ctx.scope, cluster_id, name)
+    if row is None:
+        raise Refusal("NODE_NOT_FOUND", f"There is no machine {shown(name)} in this cluster. Check the name.")
+    return row
+
+
+def _lock(ctx: Context, cluster: str, name: str) -> RowMapping:
+    """Return the machine as it stands under the tenancy's lock, marked as changed for placement."""
+    found = _find(ctx, cluster, name)
+    fleet.touch(ctx.tx, ctx.scope, found["cluster_id"], [found["id"]])
+    return _find(ctx, cluster, name)
+
+
+def _again(ctx: Context, row: RowMapping) -> Machine:
+    """Return the machine as it is after a change."""
+    after = rows.get(ctx.tx, ctx.scope, row["id"])
+    assert after is not None, "machines are never deleted"
+    return _seen(ctx, after)
+
+
+def _seen(ctx: Context, row: RowMapping) -> Machine:
+    return _machine(row, gpu_rows.summaries(ctx.tx, ctx.scope, [row["id"]]).get(row["id"], gpu_rows.EMPTY))
+
+
+def _machine(row: RowMapping, gpus: gpu_rows.Summary) -> Machine:
+    return Machine(row, gpus, rules.closed_because(_standing(row)))
+
+
+def _offered(row: RowMapping, gpus: gpu_rows.Summary, quota_reached: bool) -> Offered:
+    closed = rules.closed_because(_standing(row))
+    return Offered(row, gpus, rules.status_text(closed, gpus.counts, quota_reached))
+
+
+def _standing(row: RowMapping) -> rules.Standing:
+    return rules.Standing(MachineState(row["state"]), row["cordon_reason"], row["quarantine"], row["pressure"])
+
+
+def _running(ctx: Context, ref: MachineRef) -> list[Running]:
+    return [
+        Running(row["name"], row["kind"], row["state"], row["workspace"], row["gpus"])
+        for row in rows.running_on(ctx.tx, ref)
+    ]

@@ -15,10 +15,9 @@ def get(tx: Tx, user_id: str, key: str) -> RowMapping | None:
     return tx.one(select(idempotency).where(idempotency.c.user_id == user_id, idempotency.c.key == key))
 
 
-def put(tx: Tx, user_id: str, key: str, route: str, body_hash: bytes, status: int, answer: dict[str, Any]) -> None:
-    """Keep an answer; one that is past its day is replaced. A racing second one fails on the primary key."""
-    tx.run(delete(idempotency).where(idempotency.c.user_id == user_id, idempotency.c.key == key))
-    tx.run(
+def put(tx: Tx, user_id: str, key: str, route: str, body_hash: bytes, status: int, answer: dict[str, Any]) -> bool:
+    """Keep an answer. False when the same request, sent at the same time, came first."""
+    return tx.insert_unless_taken(
         insert(idempotency).values(
             user_id=user_id,
             key=key,
@@ -29,6 +28,12 @@ def put(tx: Tx, user_id: str, key: str, route: str, body_hash: bytes, status: in
             created_at=tx.now,
         )
     )
+
+
+def drop(tx: Tx, user_id: str, key: str, older_than: datetime) -> None:
+    """Forget an answer whose day is over."""
+    mine = (idempotency.c.user_id == user_id) & (idempotency.c.key == key)
+    tx.run(delete(idempotency).where(mine, idempotency.c.created_at < older_than))
 
 
 def drop_older(tx: Tx, moment: datetime) -> int:

@@ -13,10 +13,10 @@ from enum import Enum
 from typing import Any
 
 from sqlalchemy import Connection, Executable, RowMapping, insert, text
+from sqlalchemy.exc import IntegrityError
 
 from corral.domain.events import TYPES, Class, Entry
 from corral.store.tables.journal import journal
-
 
 Row = RowMapping
 """A row as use cases see it: a mapping from column name to value."""
@@ -116,6 +116,15 @@ class Tx:
         """Execute; return how many rows were changed."""
         result = self.conn.execute(statement, rows) if rows is not None else self.conn.execute(statement)
         return int(getattr(result, "rowcount", -1))
+
+    def insert_unless_taken(self, statement: Executable) -> bool:
+        """Insert one row; False, with nothing changed, when a unique name or a key it refers to stands against it."""
+        try:
+            with self.conn.begin_nested():
+                self.conn.execute(statement)
+        except IntegrityError:
+            return False
+        return True
 
     def one(self, statement: Executable) -> RowMapping | None:
         """Return the first row, or None."""

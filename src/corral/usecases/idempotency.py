@@ -47,5 +47,11 @@ def recall(ctx: Context, key: Key) -> Stored | None:
 
 
 def remember(ctx: Context, key: Key, status: int, answer: dict[str, Any]) -> None:
-    """Keep the answer (without secrets) beside what the same transaction made."""
-    rows.put(ctx.tx, ctx.user.id, key.key, key.route, hashlib.sha256(key.body).digest(), status, answer)
+    """Keep the answer (without secrets) beside what the same transaction made.
+
+    Errors: `CONFLICT` when the same request, sent at the same time, came first: this one must make nothing.
+    """
+    rows.drop(ctx.tx, ctx.user.id, key.key, ctx.now - KEPT_FOR)
+    body_hash = hashlib.sha256(key.body).digest()
+    if not rows.put(ctx.tx, ctx.user.id, key.key, key.route, body_hash, status, answer):
+        raise Refusal("CONFLICT", "The same request is being answered just now. Send it again to get that answer.")

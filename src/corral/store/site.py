@@ -1,0 +1,29 @@
+"""The site's one row: its incarnation and settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import RowMapping, insert, select, update
+
+from corral.store.tables.site import sites
+from corral.store.transaction import Tx
+
+
+def get(tx: Tx) -> RowMapping | None:
+    """Return the site's row; None before its first start."""
+    return tx.one(select(sites))
+
+
+def lock(tx: Tx) -> RowMapping | None:
+    """Return the row, locked until the transaction ends."""
+    return tx.one(select(sites).with_for_update())
+
+
+def add(tx: Tx, incarnation: str, hosted_machine_limit: int) -> None:
+    values = {"incarnation": incarnation, "hosted_machine_limit": hosted_machine_limit}
+    tx.run(insert(sites).values(id=1, created_at=tx.now, **values))
+
+
+def change(tx: Tx, **values: Any) -> None:
+    tx.run(update(sites).values(**values))

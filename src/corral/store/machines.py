@@ -92,7 +92,8 @@ def set_state(
     """Change the state of a machine that is in one of `was`; return whether it was.
 
     With `unseen_since` only if nothing was heard of it after that moment: liveness reads
-    last-seen again in the same statement, so a report that comes between wins.
+    last-seen again in the same statement, so a report that comes between wins. A last-seen in
+    the future (the wall clock stepped back) says nothing.
     """
     terms = [
         machines.c.id == ref.id,
@@ -101,7 +102,11 @@ def set_state(
         machines.c.state.in_([state.value for state in was]),
     ]
     if unseen_since is not None:
-        heard = exists().where(liveness.c.machine_id == machines.c.id, liveness.c.last_seen > unseen_since)
+        heard = exists().where(
+            liveness.c.machine_id == machines.c.id,
+            liveness.c.last_seen > unseen_since,
+            liveness.c.last_seen <= tx.now,
+        )
         terms.append(~heard)
     return tx.run(update(machines).where(*terms).values(state=to.value, state_since=tx.now)) == 1
 

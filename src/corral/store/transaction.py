@@ -6,7 +6,8 @@ order is sequence order, and a reader who has seen sequence n has seen everythin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -98,6 +99,18 @@ class Tx:
     def wake(self, wake: Wake, id: str) -> None:
         """Tell listeners after the commit."""
         self.signals.append(Signal(wake, id))
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """A part of the transaction that may fail alone: its rows, journal entries and wake-ups go, the rest stays."""
+        entries, signals = len(self._entries), len(self.signals)
+        try:
+            with self.conn.begin_nested():
+                yield
+        except BaseException:
+            del self._entries[entries:]
+            del self.signals[signals:]
+            raise
 
     def append_journal(self) -> None:
         """Write the buffered entries; nothing may take a row lock after this. Called once, by the engine."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import RowMapping
+
 
 from corral.domain import inventory as inventory_rules
 from corral.domain import machines as rules
@@ -23,12 +23,15 @@ from corral.domain.machines import MachineRef, MachineState
 from corral.store import clusters as cluster_rows
 from corral.store import fleet
 from corral.store import inventory as gpu_rows
+from corral.store import journal as journal_rows
 from corral.store import machines as rows
-from corral.store.transaction import SITE, Actor, Scope, Tx, Wake
+from corral.store import sessions as session_rows
+from corral.store.transaction import SITE, Actor, Row, Scope, Tx, Wake
 from corral.usecases import allocation_reports, clusters
 from corral.usecases.context import Context, new_id
 
 MAX_CONDITIONS = 20
+MAX_CONDITION_EVENTS_A_MINUTE = 20
 SESSIONS_SHOWN = 5
 
 # --- the site's own acts
@@ -88,18 +91,27 @@ def judge_conditions(tx: Tx, machine: MachineRef, conditions: Sequence[Condition
         {"kind": legible(c.kind, 60), "message": legible(c.message, 300), "blocking": c.blocking}
         for c in conditions[:MAX_CONDITIONS]
     ]
-    if row is None or row["conditions"] == now:
-        return False
     why = legible(pressure(conditions), 300)
+    if row is None or (row["conditions"] == now and row["pressure"] == why):
+        return False
     if why != row["pressure"]:
         fleet.touch(tx, Scope(machine.org_id), machine.cluster_id, [machine.id])
     rows.save(tx, machine, {"conditions": now, "pressure": why})
     old = {str(c["kind"]): str(c["message"]) for c in row["conditions"]}
     new = {str(c["kind"]): str(c["message"]) for c in now}
-    for kind in sorted(old.keys() ^ new.keys()):
+    for kind in _worth_telling(tx, machine, sorted(old.keys() ^ new.keys())):
         data = {"name": machine.name, "kind": kind, "began": kind in new, "reason": new.get(kind, old.get(kind))}
         tx.record(Entry("cluster.node.condition", machine.subject, data), _itself(machine))
     return True
+
+
+def _worth_telling(tx: Tx, machine: MachineRef, kinds: Sequence[str]) -> Sequence[str]:
+    """A machine's conditions may flutter: its row has the newest, the journal only so many a minute."""
+    if not kinds:
+        return kinds
+    since = tx.now - timedelta(minutes=1)
+    told = journal_rows.count_since(tx, machine, "cluster.node.condition", since)
+    return kinds[: max(0, MAX_CONDITION_EVENTS_A_MINUTE - told)]
 
 
 def _save_gpus(tx: Tx, machine: MachineRef, inventory: Inventory) -> Sequence[GpuChange]:
@@ -137,7 +149,7 @@ def _itself(machine: MachineRef) -> Actor:
 class Machine:
     """A machine as an admin sees it. `row` is its row of `machines` with `last_seen`."""
 
-    row: RowMapping
+    row: Row
     gpus: gpu_rows.Summary
     closed: str
     """Why no new work lands on it ("" = it may)."""
@@ -157,10 +169,10 @@ class Running:
 @dataclass(frozen=True)
 class Details:
     machine: Machine
-    gpus: Sequence[RowMapping]
+    gpus: Sequence[Row]
     """GPUs that were not replaced, each with `workload` and `workspace` that hold it (None: free)."""
     running: Sequence[Running]
-    sessions: Sequence[RowMapping]
+    sessions: Sequence[Row]
     """The latest few, newest first."""
 
 
@@ -178,7 +190,7 @@ class Affected:
 class Offered:
     """A machine as a workspace's members see it."""
 
-    row: RowMapping
+    row: Row
     gpus: gpu_rows.Summary
     status: str
 
@@ -253,6 +265,8 @@ def release_quarantine(ctx: Context, cluster: str, name: str) -> Machine:
     if row["quarantine"] is not None:
         ref = rows.ref_of(row)
         rows.save(ctx.tx, ref, {"quarantine": None, "quarantine_reason": None})
+        session_rows.forget(ctx.tx, ref.id)  # the copy that stays must not look like one that comes back
+        ctx.wake(Wake.DESIRED, ref.id)
         ctx.record(
             "cluster.node.quarantine_released",
             ref.subject,
@@ -293,7 +307,7 @@ def _in_use(told: Affected) -> Refusal:
     )
 
 
-def _find(ctx: Context, cluster: str, name: str) -> RowMapping:
+def _find(ctx: Context, cluster: str, name: str) -> Row:
     cluster_id = clusters.find(ctx, cluster)["cluster_id"]
     row = rows.by_name(ctx.tx, ctx.scope, cluster_id, name)
     if row is None:
@@ -301,34 +315,34 @@ def _find(ctx: Context, cluster: str, name: str) -> RowMapping:
     return row
 
 
-def _lock(ctx: Context, cluster: str, name: str) -> RowMapping:
+def _lock(ctx: Context, cluster: str, name: str) -> Row:
     """Return the machine as it stands under the tenancy's lock, marked as changed for placement."""
     found = _find(ctx, cluster, name)
     fleet.touch(ctx.tx, ctx.scope, found["cluster_id"], [found["id"]])
     return _find(ctx, cluster, name)
 
 
-def _again(ctx: Context, row: RowMapping) -> Machine:
+def _again(ctx: Context, row: Row) -> Machine:
     """Return the machine as it is after a change."""
     after = rows.get(ctx.tx, ctx.scope, row["id"])
     assert after is not None, "machines are never deleted"
     return _seen(ctx, after)
 
 
-def _seen(ctx: Context, row: RowMapping) -> Machine:
+def _seen(ctx: Context, row: Row) -> Machine:
     return _machine(row, gpu_rows.summaries(ctx.tx, ctx.scope, [row["id"]]).get(row["id"], gpu_rows.EMPTY))
 
 
-def _machine(row: RowMapping, gpus: gpu_rows.Summary) -> Machine:
+def _machine(row: Row, gpus: gpu_rows.Summary) -> Machine:
     return Machine(row, gpus, rules.closed_because(_standing(row)))
 
 
-def _offered(row: RowMapping, gpus: gpu_rows.Summary, quota_reached: bool) -> Offered:
+def _offered(row: Row, gpus: gpu_rows.Summary, quota_reached: bool) -> Offered:
     closed = rules.closed_because(_standing(row))
     return Offered(row, gpus, rules.status_text(closed, gpus.counts, quota_reached))
 
 
-def _standing(row: RowMapping) -> rules.Standing:
+def _standing(row: Row) -> rules.Standing:
     return rules.Standing(MachineState(row["state"]), row["cordon_reason"], row["quarantine"], row["pressure"])
 
 

@@ -1,0 +1,78 @@
+"""What a machine says on its session, and when two sessions betray a copy (spec 40, "Joining"; design decisions 1-3).
+
+A machine's secret only opens sessions. Each hello begins a new epoch, and the newest session
+is the machine. Which process speaks is told by its *instance*: random, made when the agent
+started, never stored, so a copied state folder cannot copy it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from corral.domain import allocations
+from corral.domain.inventory import Condition, Inventory
+from corral.domain.machines import MachineRef
+
+REMEMBERED = 16
+"""How many past sessions of a machine are kept to tell a copy from a restart."""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The first word of a session. `incarnation` is the site's under which the agent last worked ("" = none yet)."""
+
+    protocol: int
+    release: str
+    instance: str
+    boot_id: str
+    pid: int
+    incarnation: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a machine says of itself. `inventory` only when it changed; `digest` stands for it between."""
+
+    release: str
+    digest: str
+    inventory: Inventory | None
+    conditions: Sequence[Condition]
+    allocations: Sequence[allocations.Report]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A session as the site knows it. Every write that comes from it carries its epoch; older ones are refused."""
+
+    machine_id: str
+    org_id: str
+    cluster_id: str
+    name: str
+    epoch: int
+    incarnation: str
+    """The site's."""
+    cloned: bool = False
+    """Two copies of this machine report: see `may_be_told`."""
+
+    @property
+    def machine(self) -> MachineRef:
+        return MachineRef(self.machine_id, self.org_id, self.cluster_id, self.name)
+
+
+def is_clone(recent: Sequence[str], instance: str) -> bool:
+    """Return whether `instance` was superseded and says hello again (A, B, A): two copies go on.
+
+    `recent` are the instances of the last sessions, oldest first. The same instance again
+    replaces its own dead connection; one never seen before is an agent that was restarted.
+    """
+    return bool(recent) and recent[-1] != instance and instance in recent
+
+
+def may_be_told(want: allocations.Desired, cloned: bool, running_here: Collection[str]) -> bool:
+    """Return whether a session is told to converge to `want`.
+
+    Of two copies each is told only to stop, or about what itself has running: else the copy
+    would start a second time what runs on the other.
+    """
+    return not cloned or want.stop or want.id in running_here

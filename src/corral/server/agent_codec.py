@@ -1,0 +1,239 @@
+"""Agents' frames to the domain's words and back; what a machine's root may send ends here (spec 60, line 8).
+
+Decoded by msgspec straight into the protocol's dataclasses. Text is cut and freed of NUL, which
+PostgreSQL keeps nowhere; numbers are held to what every database keeps. A frame that is not
+what the protocol says is a `BadFrame`, and ends that session only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+
+from corral.domain import allocations, inventory
+from corral.domain import sessions as domain
+from corral.domain.ids import is_uuid
+from corral.domain.resources import Resources
+from corral.protocol import messages as wire
+
+LOG_LINE, MESSAGE, TAIL, SHORT = 2_000, 1_000, 64 * 1024, 300
+MAX_ALLOCATIONS, MAX_LOG_LINES, MAX_ITEMS = 1_000, 1_000, 256
+INT_MAX = 2**31 - 1
+_PID_MAX = 2**53
+
+
+class BadFrame(ValueError):
+    """Not what the protocol says; the message is for whoever looks after the agent."""
+
+
+class _Envelope(msgspec.Struct):
+    type: str
+    body: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_envelope = msgspec.json.Decoder(_Envelope)
+_bodies = {kind: msgspec.json.Decoder(shape) for kind, shape in wire.AGENT_MESSAGES.items()}
+_encoder = msgspec.json.Encoder()
+
+
+def decode(frame: str | bytes) -> object | None:
+    """Return the frame's message; None for a type this release does not know. Errors: `BadFrame`."""
+    try:
+        envelope = _envelope.decode(frame)
+        decoder = _bodies.get(envelope.type)
+        return None if decoder is None else decoder.decode(envelope.body)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
+        raise BadFrame(f"the frame cannot be read: {error}"[:SHORT]) from error
+
+
+def encode(kind: str, body: object) -> str:
+    return _encoder.encode({"type": kind, "body": body}).decode()
+
+
+def hello(said: wire.Hello) -> domain.Hello:
+    if said.auth_scheme != "bearer" or not said.instance:
+        raise BadFrame("hello needs the auth_scheme 'bearer' and an instance")
+    return domain.Hello(
+        _number(said.protocol),
+        _text(said.release, 40),
+        _text(said.instance, 64),
+        _text(said.boot_id, 64),
+        max(0, min(said.pid, _PID_MAX)),
+        _text(said.incarnation, 64),
+    )
+
+
+def report(said: wire.Report) -> domain.Report:
+    if len(said.allocations) > MAX_ALLOCATIONS:
+        raise BadFrame(f"more than {MAX_ALLOCATIONS} allocations in one report")
+    seen = {one.id: _allocation(one) for one in said.allocations}
+    return domain.Report(
+        _text(said.release, 40),
+        _text(said.inventory_digest, 64),
+        None if said.inventory is None else _inventory(said.inventory, said.inventory_digest),
+        [
+            inventory.Condition(_text(c.kind, 60), _text(c.message, MESSAGE), c.blocking)
+            for c in said.conditions[:MAX_ITEMS]
+        ],
+        list(seen.values()),
+    )
+
+
+def running_in(said: wire.Report) -> frozenset[str]:
+    return frozenset(one.id for one in said.allocations if one.state is wire.AllocationState.RUNNING)
+
+
+def has_ends(said: wire.Report) -> bool:
+    """Whether it speaks of an end, which is said again until it is confirmed that it is stored."""
+    return any(one.state in (wire.AllocationState.GONE, wire.AllocationState.FAILED) for one in said.allocations)
+
+
+def fingerprint(said: wire.Report) -> int:
+    """What two reports have in common that say the same: everything but sequence and telemetry."""
+    return hash((said.release, said.boot_id, said.pid, said.inventory_digest, said.conditions, said.allocations))
+
+
+def described(said: wire.Described) -> list[allocations.Desired]:
+    if len(said.allocations) > MAX_ALLOCATIONS:
+        raise BadFrame(f"more than {MAX_ALLOCATIONS} allocations described")
+    return [_described(one) for one in said.allocations]
+
+
+def desired(works: Iterable[allocations.Desired]) -> wire.Desired:
+    return wire.Desired(
+        tuple(
+            wire.DesiredAllocation(
+                work.id,
+                work.generation,
+                work.stop,
+                work.kind,
+                work.org,
+                work.workspace,
+                work.workload,
+                work.name,
+                work.image,
+                tuple(work.gpus),
+                work.resources.vcpu,
+                work.resources.ram_mib,
+                work.resources.storage_mib,
+                env=dict(work.env),
+                authorized_keys=tuple(work.authorized_keys),
+                seconds_left=work.seconds_left,
+            )
+            for work in works
+        )
+    )
+
+
+def ack(seq: int, outcome: allocations.Outcome, need_inventory: bool) -> wire.Ack:
+    return wire.Ack(seq, need_inventory, dict(outcome.log_seen), tuple(outcome.describe), tuple(outcome.forget))
+
+
+def _allocation(said: wire.AllocationReport) -> allocations.Report:
+    return allocations.Report(
+        _id(said.id),
+        _exact(said.generation, "generation"),
+        allocations.Seen(said.state.value),
+        said.step.value if said.step else "",
+        _text(said.message, MESSAGE),
+        _texts(said.gpus, 96),
+        _line(said.host_key, MESSAGE),
+        _number(said.oom_kills),
+        None if said.exit_code is None else max(-INT_MAX, min(said.exit_code, INT_MAX)),
+        _number(said.restarts),
+        [(_exact(line.n, "log line number"), _text(line.text, LOG_LINE)) for line in said.log[:MAX_LOG_LINES]],
+        _text(said.log_tail[-TAIL:], TAIL),
+    )
+
+
+def _inventory(said: wire.Inventory, digest: str) -> inventory.Inventory:
+    facts: dict[str, Any] = {
+        name: _text(getattr(said, name), SHORT)
+        for name in ("arch", "os", "kernel", "cpu_model", "runtime", "storage_quota")
+        + ("driver_version", "cuda_version", "gpu_probe")
+    }
+    facts["network_mbps"] = _number(said.network_mbps)
+    facts["addresses"] = _texts(said.addresses, 64)
+    facts["disks"] = [_plain(asdict(disk)) for disk in said.disks[:MAX_ITEMS]]
+    return inventory.Inventory(
+        _text(digest, 64),
+        _text(said.hostname, 255),
+        _number(said.vcpus),
+        _number(said.memory_mib),
+        _number(said.storage_mib),
+        [_gpu(gpu) for gpu in said.gpus[:MAX_ITEMS]],
+        facts,
+    )
+
+
+def _gpu(said: wire.Gpu) -> inventory.Gpu:
+    return inventory.Gpu(
+        _text(said.vendor, 20),
+        _text(said.uuid, 96),
+        _text(said.slot, 32),
+        _text(said.model, 100),
+        _number(said.memory_mib),
+        _text(said.serial, 64),
+        inventory.GpuState(said.state.value),
+        _text(said.detail, MESSAGE),
+        _text(said.busy, MESSAGE),
+    )
+
+
+def _described(said: wire.DesiredAllocation) -> allocations.Desired:
+    return allocations.Desired(
+        _id(said.id),
+        _exact(said.generation, "generation"),
+        said.stop,
+        _text(said.kind, 30),
+        _id(said.org),
+        _id(said.workspace),
+        _id(said.workload),
+        _text(said.name, 63),
+        _text(said.image, SHORT),
+        _texts(said.gpus, 96),
+        Resources(len(said.gpus), _number(said.vcpu), _number(said.ram_mib), _number(said.storage_mib)),
+        _texts(said.authorized_keys, 9_000),
+        {_text(key, SHORT): _text(value, LOG_LINE) for key, value in list(said.env.items())[:MAX_ITEMS]},
+        None if said.seconds_left is None else _number(said.seconds_left),
+    )
+
+
+def _id(text: str) -> str:
+    if not is_uuid(text):
+        raise BadFrame("an id is not a UUID")
+    return text
+
+
+def _exact(number: int, what: str) -> int:
+    """A number that means something by its exact value: out of range it means nothing."""
+    if not 0 <= number <= INT_MAX:
+        raise BadFrame(f"a {what} is out of range")
+    return number
+
+
+def _number(number: int) -> int:
+    return max(0, min(number, INT_MAX))
+
+
+def _text(text: str, limit: int) -> str:
+    return text[:limit].replace("\0", "") if "\0" in text else text[:limit]
+
+
+def _texts(texts: Sequence[str], limit: int) -> list[str]:
+    return [_text(text, limit) for text in texts[:MAX_ITEMS]]
+
+
+def _line(text: str, limit: int) -> str:
+    """One line of printable ASCII, or nothing: it goes into headers and known-hosts files."""
+    return text if len(text) <= limit and text.isascii() and text.isprintable() else ""
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _text(value, SHORT) if isinstance(value, str) else value if isinstance(value, bool) else _number(value)
+        for key, value in values.items()
+    }

@@ -1,0 +1,65 @@
+"""A machine's report (spec 40, "Reporting"): saved and recorded in one transaction.
+
+Runs only for a report that says something new: one that repeats the last costs no database
+(design decision 8). The edge sees to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from corral.domain.allocations import Desired, Outcome
+from corral.domain.machines import MachineRef, MachineState, Quarantine
+from corral.domain.sessions import Opened, Report
+from corral.store import machines as machine_rows
+from corral.store.transaction import Row, Tx
+from corral.usecases import allocation_reports, machines, sessions
+
+
+@dataclass(frozen=True)
+class Processed:
+    """What a report came to."""
+
+    outcome: Outcome
+    need_inventory: bool
+    """The site does not have the inventory that the report's digest stands for."""
+
+
+def receive(tx: Tx, session: Opened, report: Report) -> Processed:
+    """Take a machine's newest report in. Errors: `MACHINE_REMOVED`, `CONFLICT` (a newer session said hello)."""
+    row = sessions.current(tx, session)
+    machine = session.machine
+    if row["state"] != MachineState.UP.value:
+        machines.set_state(tx, machine, MachineState.UP)
+    machines.judge_conditions(tx, machine, report.conditions)
+    if row["release"] != report.release:
+        machine_rows.save(tx, machine, {"release": report.release})
+    if report.inventory is not None and report.inventory.digest != row["inventory_digest"]:
+        machines.judge_inventory(tx, machine, report.inventory)
+    outcome = allocation_reports.apply(tx, machine, report.allocations)
+    _unknown_work(tx, machine, row, outcome.describe)
+    lacking = report.inventory is None and row["inventory_digest"] != report.digest
+    return Processed(outcome, need_inventory=lacking)
+
+
+def described(tx: Tx, session: Opened, works: Sequence[Desired]) -> None:
+    """Take in what a machine was once told to run and this site does not know: a restored database.
+
+    What is unambiguous is adopted; the rest keeps the machine in quarantine. Nothing is stopped.
+    Errors: as of `receive`.
+    """
+    sessions.current(tx, session)
+    allocation_reports.adopt(tx, session.machine, works)
+
+
+def _unknown_work(tx: Tx, machine: MachineRef, row: Row, unknown: Sequence[str]) -> None:
+    """Close the machine while it runs what this site does not know; open it again by itself after that."""
+    if unknown:
+        reason = (
+            f"It runs {len(unknown)} allocation{'s' if len(unknown) > 1 else ''} that this site does not know. "
+            "They go on; what cannot be adopted has to be ended on the machine."
+        )
+        sessions.quarantine(tx, machine, Quarantine.UNKNOWN_WORK, reason)
+    elif row["quarantine"] == Quarantine.UNKNOWN_WORK.value:
+        sessions.lift_unknown_work(tx, machine)

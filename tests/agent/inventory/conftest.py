@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -11,7 +12,7 @@ import pytest
 
 from corral.agent.inventory.gpus import GpuProbe
 from corral.agent.inventory.supervisor import Patience
-from tests.fake_nvml import FakeNvml
+from tests.fake_nvml import FakeNvml, build
 
 DEADLINE_S = 30.0
 IMPATIENT = Patience(start_s=0.0, close_after_s=10.0, term_after_s=20.0, stop_s=5.0)
@@ -43,9 +44,18 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.fixture(scope="session")
+def built_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed: the fake NVIDIA library cannot be built")
+    library = tmp_path_factory.mktemp("fake-nvml") / "libnvidia-ml.so.1"
+    build(library)
+    return library
+
+
 @pytest.fixture
-def fake(tmp_path: Path) -> FakeNvml:
-    driver = FakeNvml(tmp_path / "driver")
+def fake(tmp_path: Path, built_library: Path) -> FakeNvml:
+    driver = FakeNvml(tmp_path / "driver", built_library)
     driver.write([])
     return driver
 

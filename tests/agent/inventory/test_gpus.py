@@ -213,6 +213,19 @@ def test_a_machine_without_a_driver_has_no_condition(fake: FakeNvml, make_probe:
     assert probe.pid is None, "no process is kept for nothing"
 
 
+def test_a_library_that_is_away_during_an_upgrade_is_soon_looked_for_again(
+    fake: FakeNvml, make_probe: Make, clock: Clock
+) -> None:
+    fake.write(eight())
+    probe = make_probe()
+    probe.read()
+    away = fake.library.rename(fake.library.with_suffix(".away"))
+    assert states(probe.read()) == [GpuState.UNREADABLE] * 8
+    away.rename(fake.library)
+    clock.advance(5.0)
+    assert states(probe.read()) == ALL_OK
+
+
 def test_a_driver_that_was_taken_off_leaves_its_gpus_unreadable(fake: FakeNvml, make_probe: Make) -> None:
     fake.write(eight())
     earlier = make_probe()

@@ -38,7 +38,7 @@ class Patience:
     """After a failure; doubled with each further one."""
     retry_longest_s: float = 60.0
     retry_none_s: float = 300.0
-    """Where no driver is installed."""
+    """Where there never was a driver (an upgrade takes it away for moments only)."""
 
 
 class ProbeSupervisor:
@@ -61,6 +61,7 @@ class ProbeSupervisor:
         self._process: ProbeProcess | None = None
         self._asked_at: float | None = None
         self._answered = False
+        self._ever_ok = False
         self._stuck_since: float | None = None
         self._left_since: float | None = None
         self._failures = 0
@@ -141,7 +142,7 @@ class ProbeSupervisor:
     def _settle(self, answer: Answer, process: ProbeProcess, until: float) -> Answer:
         self._asked_at, self._answered = None, True
         if answer.status is ProbeStatus.OK:
-            self._failures = 0
+            self._failures, self._ever_ok = 0, True
             return answer
         # Any other answer is a process's last.
         process.ask_to_stop()
@@ -151,7 +152,7 @@ class ProbeSupervisor:
         self._gone()
         if answer.status is ProbeStatus.REOPEN:
             return self._ask_until_it_lives(until)
-        self._failures += answer.status is not ProbeStatus.NONE
+        self._failures += 1
         return self._pause(answer)
 
     def _still_stuck(self, process: ProbeProcess, since: float) -> Answer:
@@ -165,7 +166,7 @@ class ProbeSupervisor:
     def _pause(self, trouble: Answer) -> Answer:
         longest = self._patience.retry_longest_s
         wait = min(longest, self._patience.retry_first_s * 2.0 ** min(self._failures, 16) / 2)
-        if trouble.status is ProbeStatus.NONE:
+        if trouble.status is ProbeStatus.NONE and not self._ever_ok:
             wait = self._patience.retry_none_s
         self._trouble, self._retry_at = trouble, self._clock() + wait
         return trouble

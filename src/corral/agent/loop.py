@@ -1,0 +1,206 @@
+"""The agent: observe, report, converge (design, "Three walks", 1 and 2).
+
+Puts the parts together. All of it lives in one asyncio loop; drivers and probes are called in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+from collections.abc import Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import corral
+from corral.agent.calls import Calls
+from corral.agent.converge import Converger
+from corral.agent.link import Link, Pace
+from corral.agent.observe import Observation, Observer, Ours, one_of_each
+from corral.agent.site import Site
+from corral.agent.state import KEY, MACHINE, TOMBSTONE, Machine, StateError, StateFolder, Tombstone, Unwritable
+from corral.agent.tunnel import Streams
+from corral.agent.work import BootClock
+from corral.protocol.messages import (
+    PROTOCOL_VERSION,
+    Ack,
+    Condition,
+    Described,
+    Desired,
+    Hello,
+    OpenStream,
+    Report,
+    Welcome,
+)
+
+log = logging.getLogger(__name__)
+OBSERVE_EVERY_S = 10.0
+FIRST_LOOK_S = 10.0
+"""The session waits so long for the first look at GPUs and containers."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """Which agent process this is. `instance` is random and never stored: a copy of the folder cannot have it."""
+
+    boot_id: str
+    pid: int = field(default_factory=os.getpid)
+    instance: str = field(default_factory=lambda: secrets.token_hex(16))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an agent is made of."""
+
+    state: StateFolder
+    machine: Machine
+    work: Converger
+    observer: Observer
+    stream_calls: Calls
+    """Threads of their own: an ssh must not wait behind an image that is being pulled."""
+
+
+class Agent:
+    """The `Peer` of the link. `run` returns when the machine was removed and all its work has ended."""
+
+    def __init__(self, parts: Parts, site: Site, key: str, pace: Pace = Pace()) -> None:
+        self._state, self._machine = parts.state, parts.machine
+        self.work, self._observer, self._stream_calls = parts.work, parts.observer, parts.stream_calls
+        self._process = Process(BootClock().boot_id)
+        self._observed = Observation()
+        self._looked = asyncio.Event()
+        self._state_trouble = ""
+        self.link = Link(site, key, self, pace)
+        self.streams = Streams(site, key, parts.work, parts.stream_calls)
+        self.work.hooks.changed = self.link.report_soon
+        self.work.hooks.ending = self.streams.close_allocation
+
+    async def run(self) -> None:
+        """Go on until the machine is removed, or the task is cancelled; containers outlive that."""
+        await self.work.adopt()
+        tasks = [self._start(self._observe()), self._start(self.work.supervise())]
+        try:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._looked.wait(), FIRST_LOOK_S)
+            link = self._start(self.link.run())
+            tasks.append(link)
+            # The loops never end by themselves: one that does has a bug, and hiding that would be worse.
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if link not in done:
+                raise next(iter(done)).exception() or RuntimeError("a loop of the agent ended")
+            await self._removed(link.result(), tasks)
+        finally:
+            await _cancelled(tasks)
+            await self.streams.close()
+            await self.work.close()
+
+    @staticmethod
+    def _start(loop: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        return asyncio.get_running_loop().create_task(loop)
+
+    async def _removed(self, message: str, tasks: list[asyncio.Task[Any]]) -> None:
+        log.warning("this machine was removed: %s; all its work is ended", message)
+        await self.streams.close()
+        await bury(self._state, Tombstone(self._machine.machine, self._machine.name, message), self.work)
+
+    # -- observing --------------------------------------------------------------------------
+
+    async def _observe(self) -> None:
+        while True:
+            ours = Ours(self.work.allocated_gpus(), self.work.foreign_gpus)
+            seen = await asyncio.get_running_loop().run_in_executor(None, self._observer.read, ours)
+            if seen.digest != self._observed.digest or seen.conditions != self._observed.conditions:
+                self.link.report_soon()
+            self._observed = seen
+            self._looked.set()
+            self._keep_machine()
+            await asyncio.sleep(OBSERVE_EVERY_S)
+
+    def _keep_machine(self) -> None:
+        """Write who this machine is again, when the disk refused that before."""
+        if self._state_trouble:
+            self._save_machine()
+
+    def _save_machine(self) -> None:
+        try:
+            self._state.write(MACHINE, self._machine)
+            self._state_trouble = ""
+        except Unwritable as error:
+            self._state_trouble = str(error)
+
+    # -- the link's Peer --------------------------------------------------------------------
+
+    def hello(self) -> Hello:
+        return Hello(
+            protocol=PROTOCOL_VERSION,
+            release=corral.__version__,
+            instance=self._process.instance,
+            boot_id=self._process.boot_id,
+            pid=self._process.pid,
+            incarnation=self._machine.incarnation,
+        )
+
+    def welcomed(self, welcome: Welcome) -> None:
+        if welcome.incarnation != self._machine.incarnation:
+            self._machine = replace(self._machine, incarnation=welcome.incarnation)
+            self._save_machine()
+
+    def report(self, seq: int, whole: bool) -> Report:
+        seen = self._observed
+        return Report(
+            seq=seq,
+            release=corral.__version__,
+            boot_id=self._process.boot_id,
+            pid=self._process.pid,
+            inventory_digest=seen.digest,
+            inventory=seen.inventory if whole else None,
+            conditions=self._conditions(),
+            gpu_telemetry=seen.telemetry,
+            cpu_percent=seen.cpu_percent,
+            memory_used_mib=seen.memory_used_mib,
+            allocations=self.work.reports(),
+        )
+
+    def _conditions(self) -> tuple[Condition, ...]:
+        found = (*self.work.conditions(), *self._observed.conditions)
+        if self._state_trouble:
+            trouble = f"the agent's state cannot be saved: {self._state_trouble}"
+            found = (*found, Condition("state_unwritable", trouble))
+        return one_of_each(found)
+
+    def acked(self, ack: Ack, latency_s: float) -> Described | None:
+        self.work.log_seen(ack.log_seen)
+        self.work.forget(ack.forget)
+        return self.work.describe(ack.describe) if ack.describe else None
+
+    def desired(self, desired: Desired) -> None:
+        self.work.accept(desired)
+
+    def open_stream(self, ask: OpenStream) -> None:
+        self.streams.open(ask, self.link.refuse_stream)
+
+
+async def bury(state: StateFolder, stone: Tombstone, work: Converger) -> None:
+    """End all work of a removed machine and forget its credential; a tombstone stays.
+
+    The stone is written first: an agent that dies meanwhile goes on with this, not with its work.
+    """
+    with contextlib.suppress(StateError):
+        state.write(TOMBSTONE, stone)
+    with contextlib.suppress(StateError):
+        state.remove(KEY)
+    await work.end_everything()
+    with contextlib.suppress(StateError):
+        state.write(TOMBSTONE, replace(stone, done=True))
+    for secret in (KEY, MACHINE):
+        # A full disk must not keep the credential alive: each is tried for itself.
+        with contextlib.suppress(StateError):
+            state.remove(secret)
+
+
+async def _cancelled(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

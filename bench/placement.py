@@ -1,0 +1,66 @@
+"""Placements a second in the domain: at 1,000 and 10,000 machines of 8 GPUs, empty and 95% full. Prints JSON.
+
+python bench/placement.py
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from time import perf_counter
+
+from corral.domain.placement import Fleet, Gpu, MachineFacts, PlacementAsk, Plan, try_place
+from corral.domain.resources import Ask, Resources
+
+GPUS = 8
+TOTAL = Resources(GPUS, 128, 1024 * 1024, 8 * 1024 * 1024)
+SIZES = (1_000, 10_000)
+ONE = PlacementAsk(Ask(gpus=1))
+WHOLE = PlacementAsk(Ask(gpus=GPUS))
+
+
+def machine(number: int) -> MachineFacts:
+    name = f"gpu-{number:05d}"
+    gpus = tuple(
+        Gpu(f"00000000:{slot:02x}:00.0", f"GPU-{number}-{slot}", f"{name}/{slot}", "H100") for slot in range(GPUS)
+    )
+    return MachineFacts(name, name, "h100", "", TOTAL, TOTAL, {"H100": GPUS}, gpus)
+
+
+def fill(fleet: Fleet, count: int) -> None:
+    for _ in range(count):
+        fleet.take(placed(try_place(fleet, WHOLE)))
+
+
+def placed(plan: Plan | None) -> Plan:
+    if plan is None:
+        raise RuntimeError("the fleet is full: the bench asks for more than there is")
+    return plan
+
+
+def rate(machines: int, full: float) -> float:
+    """Return placements of one GPU a second, until half of what is free is taken (at most 20,000)."""
+    fleet = Fleet.of(machine(number) for number in range(machines))
+    fill(fleet, int(machines * full))
+    count = min(20_000, int(machines * GPUS * (1 - full) / 2))
+    gc.collect()
+    gc.freeze()
+    began = perf_counter()
+    for _ in range(count):
+        fleet.take(placed(try_place(fleet, ONE)))
+    return count / (perf_counter() - began)
+
+
+def main() -> None:
+    results = [
+        {"machines": machines, "full_percent": int(full * 100), "placements_per_second": round(rate(machines, full))}
+        for machines in SIZES
+        for full in (0.0, 0.95)
+    ]
+    json.dump({"placement_in_the_domain": results}, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from corral import __version__
 from corral.domain.permissions import ROUTES
 from corral.server import errors
+from corral.server.artefact import ArtefactStore
 from corral.server.config import Config
 from corral.server.live import Live
 from corral.server.middleware import BodyLimit, RequestIds
@@ -47,6 +48,7 @@ def create_app(config: Config, db: Database, *, monotonic: Callable[[], float] =
     )
     app.state.config = config
     app.state.db = db
+    app.state.artefact = ArtefactStore(config.state_dir / "artefact")
     errors.install(app)
     for router in ROUTERS:
         # Not include_router: it hides the routes behind one that has no path to look a rule up by.

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import RowMapping
-
 from corral.domain import clusters as rules
 from corral.domain import ids
 from corral.domain.errors import Refusal, not_found
 from corral.domain.events import Subject
 from corral.store import clusters as rows
+from corral.store.transaction import Row
 from corral.usecases.context import Context
 
 
@@ -90,7 +89,7 @@ def rename(ctx: Context, slug: str, name: str) -> Cluster:
     return one(ctx, slug)
 
 
-def find(ctx: Context, slug: str) -> RowMapping:
+def find(ctx: Context, slug: str) -> Row:
     """Return the tenancy's row of a cluster that the organisation uses. Errors: `NOT_FOUND`."""
     row = rows.tenancy_by_slug(ctx.tx, ctx.scope, slug)
     if row is None:
@@ -98,7 +97,7 @@ def find(ctx: Context, slug: str) -> RowMapping:
     return row
 
 
-def machine_limit(row: RowMapping, limit_of_site: int | None) -> int | None:
+def machine_limit(row: Row, limit_of_site: int | None) -> int | None:
     """Return how many machines the organisation may have in this cluster (None: no limit)."""
     if not row["hosted"]:
         return None
@@ -124,7 +123,7 @@ def _counts(ctx: Context) -> dict[str, _Counts]:
     }
 
 
-def _cluster(row: RowMapping, counts: dict[str, _Counts], limit_of_site: int | None) -> Cluster:
+def _cluster(row: Row, counts: dict[str, _Counts], limit_of_site: int | None) -> Cluster:
     has = counts.get(row["cluster_id"], _Counts())
     limit = machine_limit(row, limit_of_site)
     return Cluster(

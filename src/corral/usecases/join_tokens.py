@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import RowMapping
-
 from corral.domain import clusters as cluster_rules
 from corral.domain import secrets
 from corral.domain.errors import not_found
@@ -17,6 +15,7 @@ from corral.domain.join_tokens import Asked
 from corral.store import clusters as cluster_rows
 from corral.store import join_tokens as rows
 from corral.store import machines as machine_rows
+from corral.store.transaction import Row
 from corral.usecases import clusters
 from corral.usecases.context import Context
 
@@ -82,7 +81,7 @@ def revoke(ctx: Context, cluster: str, id: str) -> None:
     ctx.record("cluster.token.revoked", _subject(ctx, cluster_id), token=row["public_id"])
 
 
-def _check_room(ctx: Context, row: RowMapping) -> None:
+def _check_room(ctx: Context, row: Row) -> None:
     limit = clusters.machine_limit(row, cluster_rows.hosted_machine_limit(ctx.tx))
     if limit is None:
         return

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import RowMapping
-
 from corral.domain import ids, join_tokens, labels, secrets
 from corral.domain.allocations import legible
 from corral.domain.errors import Refusal
@@ -17,7 +15,7 @@ from corral.store import clusters as cluster_rows
 from corral.store import fleet
 from corral.store import join_tokens as token_rows
 from corral.store import machines as rows
-from corral.store.transaction import Actor, Scope, Tx
+from corral.store.transaction import Actor, Row, Scope, Tx
 from corral.usecases.context import new_id
 
 
@@ -74,7 +72,7 @@ def _dead_or_unknown(tx: Tx, ask: Ask) -> Refusal:
     return join_tokens.removed() if dead else join_tokens.unknown()
 
 
-def _again(tx: Tx, token: RowMapping, holder: RowMapping) -> Joined | Refusal:
+def _again(tx: Tx, token: Row, holder: Row) -> Joined | Refusal:
     """The same key again: the same machine, even after the token's expiry."""
     if holder["removed_at"] is not None:
         return join_tokens.removed()
@@ -87,7 +85,7 @@ def _again(tx: Tx, token: RowMapping, holder: RowMapping) -> Joined | Refusal:
     return _joined(tx, rows.ref_of(holder))
 
 
-def _enrol(tx: Tx, token: RowMapping, ask: Ask) -> Joined | Refusal:
+def _enrol(tx: Tx, token: Row, ask: Ask) -> Joined | Refusal:
     scope = Scope(token["org_id"])
     version = fleet.touch(tx, scope, token["cluster_id"])
     machine_id = new_id(tx.now)
@@ -113,7 +111,7 @@ def _refused(tx: Tx, ask: Ask) -> Refusal:
     return refusal
 
 
-def _record_replay(tx: Tx, token: RowMapping, ask: Ask) -> None:
+def _record_replay(tx: Tx, token: Row, ask: Ask) -> None:
     machine = rows.get(tx, Scope(token["org_id"]), token["machine_id"])
     assert machine is not None, "a used token has its machine"
     actor = Actor("machine", None, ids.cleaned_hostname(ask.hostname), ask.address, ask.request_id)

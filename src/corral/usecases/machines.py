@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-
-
 from corral.domain import inventory as inventory_rules
 from corral.domain import machines as rules
 from corral.domain.allocations import legible

@@ -1,0 +1,345 @@
+"""Machines as admins see and act on them, and as a workspace's members see them (spec 10; spec 20, "The page")."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict
+
+from corral import __version__
+from corral.domain.errors import Refusal
+from corral.domain.machines import MachineState
+from corral.server.door import AtDoor, Page, page_token
+from corral.store.inventory import Summary
+from corral.store.machines import Wanted
+from corral.usecases import machines as use
+
+router = APIRouter()
+
+DryRun = Annotated[bool, Query(description="Answer who and what would be affected; change nothing.")]
+
+
+class GpuCounts(BaseModel):
+    """`healthy`: without a fault; `allocated`: healthy and held by a workload; `free`: can be given now."""
+
+    total: int
+    healthy: int
+    allocated: int
+    free: int
+    models: list[str]
+
+    @staticmethod
+    def of(summary: Summary) -> GpuCounts:
+        counts = summary.counts
+        return GpuCounts(
+            total=counts.total,
+            healthy=counts.healthy,
+            allocated=counts.held,
+            free=counts.free,
+            models=list(summary.models),
+        )
+
+
+class Cordon(BaseModel):
+    reason: str
+    by: str
+    at: datetime
+
+
+class QuarantineView(BaseModel):
+    kind: str
+    reason: str
+
+
+class ConditionView(BaseModel):
+    kind: str
+    message: str
+    blocking: bool
+
+
+class MachineView(BaseModel):
+    """`closed` says why no new work lands on the machine ("" = it may). `behind`: its agent is of another release."""
+
+    id: str
+    name: str
+    state: MachineState
+    state_since: datetime
+    last_seen: datetime | None
+    connected: bool
+    closed: str
+    cordon: Cordon | None
+    quarantine: QuarantineView | None
+    conditions: list[ConditionView]
+    pool: str
+    site: str
+    rack: str
+    fabric: str
+    labels: dict[str, str]
+    release: str
+    behind: bool
+    hostname: str
+    address: str
+    vcpu: int
+    ram_mib: int
+    storage_mib: int
+    gpus: GpuCounts
+    joined_at: datetime
+
+
+class GpuView(BaseModel):
+    """`workload` and `workspace` hold it; null = nobody does."""
+
+    uuid: str
+    vendor: str
+    slot: str
+    model: str
+    memory_mib: int
+    serial: str
+    state: str
+    detail: str
+    busy: str
+    workload: str | None
+    workspace: str | None
+
+
+class RunningView(BaseModel):
+    name: str
+    kind: str
+    state: str
+    workspace: str
+    gpus: int
+
+
+class SessionView(BaseModel):
+    epoch: int
+    boot_id: str
+    pid: int
+    opened_at: datetime
+
+
+class MachineDetails(BaseModel):
+    """`inventory` is what the machine says of itself."""
+
+    machine: MachineView
+    inventory: dict[str, Any]
+    gpus: list[GpuView]
+    running: list[RunningView]
+    sessions: list[SessionView]
+
+
+class Affected(BaseModel):
+    """What runs on the machine, and the workspaces that may use it."""
+
+    name: str
+    dry_run: bool
+    running: list[RunningView]
+    workspaces: list[str]
+
+
+class Machines(BaseModel):
+    items: list[MachineView]
+    next_page_token: str | None
+
+
+class AllocatedMachine(BaseModel):
+    """`status`: "available", or the one reason why nothing can be created here, such as "Sold Out"."""
+
+    name: str
+    cluster: str
+    pool: str
+    gpu_models: list[str]
+    gpus_available: int
+    gpus_total: int
+    vcpu: int
+    ram_mib: int
+    storage_mib: int
+    state: MachineState
+    status: str
+
+
+class AllocatedMachines(BaseModel):
+    """`contact`: whom to ask for more."""
+
+    items: list[AllocatedMachine]
+    next_page_token: str | None
+    contact: str
+
+
+class CordonBody(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    reason: str | None = None
+
+
+@router.get("/api/v1/orgs/{org}/clusters/{cluster}/nodes")
+def list_machines(
+    org: str,
+    cluster: str,
+    door: AtDoor,
+    page: Page,
+    request: Request,
+    state: MachineState | None = None,
+    pool: Annotated[list[str] | None, Query()] = None,
+) -> Machines:
+    """The organisation's machines in a cluster, by name; `pool` may be given several times."""
+    with door.read() as ctx:
+        found = use.listed(ctx, cluster, Wanted(state, pool), page.after, page.size + 1)
+    items = [_view(machine, request) for machine in found[: page.size]]
+    return Machines(items=items, next_page_token=page_token(items[-1].name) if len(found) > page.size else None)
+
+
+@router.get("/api/v1/orgs/{org}/clusters/{cluster}/nodes/{node}")
+def show_machine(org: str, cluster: str, node: str, door: AtDoor, request: Request) -> MachineDetails:
+    """All about one machine: its hardware, GPUs and who holds them, what runs there, its latest sessions."""
+    with door.read() as ctx:
+        found = use.one(ctx, cluster, node)
+    return MachineDetails(
+        machine=_view(found.machine, request),
+        inventory=found.machine.row["inventory"],
+        gpus=[GpuView(**{key: row[key] for key in GpuView.model_fields}) for row in found.gpus],
+        running=[RunningView(**vars(work)) for work in found.running],
+        sessions=[SessionView(**{key: row[key] for key in SessionView.model_fields}) for row in found.sessions],
+    )
+
+
+@router.post("/api/v1/orgs/{org}/clusters/{cluster}/nodes/{node}/cordon")
+def cordon_machine(
+    org: str,
+    cluster: str,
+    node: str,
+    door: AtDoor,
+    request: Request,
+    body: CordonBody | None = None,
+    dry_run: DryRun = False,
+) -> MachineView | Affected:
+    """Stop new work landing on a machine; what runs there keeps running."""
+    if dry_run:
+        return _would_affect(door, cluster, node)
+    with door.write() as ctx:
+        return _view(use.cordon(ctx, cluster, node, body.reason if body else None), request)
+
+
+@router.post("/api/v1/orgs/{org}/clusters/{cluster}/nodes/{node}/uncordon")
+def uncordon_machine(
+    org: str, cluster: str, node: str, door: AtDoor, request: Request, dry_run: DryRun = False
+) -> MachineView | Affected:
+    """Let new work land on a machine again."""
+    if dry_run:
+        return _would_affect(door, cluster, node)
+    with door.write() as ctx:
+        return _view(use.uncordon(ctx, cluster, node), request)
+
+
+@router.post("/api/v1/orgs/{org}/clusters/{cluster}/nodes/{node}/release-quarantine")
+def release_quarantine(org: str, cluster: str, node: str, door: AtDoor, request: Request) -> MachineView:
+    """Decide that a suspected clone, or a machine with unknown work, takes new work again."""
+    with door.write() as ctx:
+        return _view(use.release_quarantine(ctx, cluster, node), request)
+
+
+@router.delete("/api/v1/orgs/{org}/clusters/{cluster}/nodes/{node}")
+def remove_machine(
+    org: str,
+    cluster: str,
+    node: str,
+    door: AtDoor,
+    force: Annotated[bool, Query(description="Also while work runs there: it ends as lost.")] = False,
+    dry_run: DryRun = False,
+) -> Affected:
+    """Remove a machine for ever: its credential dies at once, its open connections with it."""
+    if dry_run:
+        return _would_affect(door, cluster, node)
+    with door.write() as ctx:
+        return _affected(use.remove(ctx, cluster, node, force=force), dry_run=False)
+
+
+@router.get("/api/v1/orgs/{org}/workspaces/{ws}/machines")
+def list_workspace_machines(org: str, ws: str, door: AtDoor, page: Page) -> AllocatedMachines:
+    """The machines of the workspace's pools: look here before creating something."""
+    with door.read() as ctx:
+        found = use.of_workspace(ctx, _after(page.after), page.size + 1)
+        contact = use.contact(ctx)
+    shown = found[: page.size]
+    more = len(found) > page.size
+    token = page_token(f"{shown[-1].row['name']}/{shown[-1].row['id']}") if more else None
+    return AllocatedMachines(items=[_allocated(one) for one in shown], next_page_token=token, contact=contact)
+
+
+def _after(token: str | None) -> tuple[str, str] | None:
+    if token is None:
+        return None
+    name, slash, id = token.partition("/")
+    if not slash:
+        raise Refusal("INVALID_REQUEST", "page_token: not one that this list gave. Start from the first page.")
+    return name, id
+
+
+def _would_affect(door: AtDoor, cluster: str, node: str) -> Affected:
+    with door.read() as ctx:
+        return _affected(use.affected(ctx, cluster, node), dry_run=True)
+
+
+def _affected(told: use.Affected, *, dry_run: bool) -> Affected:
+    running = [RunningView(**vars(work)) for work in told.running]
+    return Affected(name=told.name, dry_run=dry_run, running=running, workspaces=list(told.workspaces))
+
+
+def _allocated(offered: use.Offered) -> AllocatedMachine:
+    row, counts = offered.row, offered.gpus.counts
+    return AllocatedMachine(
+        name=row["name"],
+        cluster=row["cluster"],
+        pool=row["pool"],
+        gpu_models=list(offered.gpus.models),
+        gpus_available=counts.free,
+        gpus_total=counts.total,
+        vcpu=row["vcpu"],
+        ram_mib=row["ram_mib"],
+        storage_mib=row["storage_mib"],
+        state=row["state"],
+        status=offered.status,
+    )
+
+
+_AS_THEY_ARE = (
+    "id",
+    "name",
+    "state",
+    "state_since",
+    "last_seen",
+    "conditions",
+    "pool",
+    "site",
+    "rack",
+    "fabric",
+    "labels",
+    "release",
+    "hostname",
+    "address",
+    "vcpu",
+    "ram_mib",
+    "storage_mib",
+    "joined_at",
+)
+
+
+def _view(machine: use.Machine, request: Request) -> MachineView:
+    row = machine.row
+    cordon = None
+    if row["cordon_reason"] is not None:
+        cordon = Cordon(reason=row["cordon_reason"], by=row["cordoned_by"], at=row["cordoned_at"])
+    quarantine = None
+    if row["quarantine"] is not None:
+        quarantine = QuarantineView(kind=row["quarantine"], reason=row["quarantine_reason"] or "")
+    hub = getattr(request.app.state, "hub", None)
+    return MachineView(
+        **{key: row[key] for key in _AS_THEY_ARE},
+        connected=hub is not None and hub.connected(row["id"]),
+        closed=machine.closed,
+        cordon=cordon,
+        quarantine=quarantine,
+        behind=row["release"] not in ("", __version__),
+        gpus=GpuCounts.of(machine.gpus),
+    )

@@ -137,6 +137,12 @@ class Link:
         """Something changed: report now, not at the next round."""
         self._due.set()
 
+    def drop(self) -> None:
+        """Cut the connection, as a network does; the session comes back by itself."""
+        if self._socket is not None:
+            self._socket.transport.abort()
+            self._socket = None
+
     def refuse_stream(self, stream: str, message: str) -> None:
         """Tell the site that a stream it asked for will not come."""
         if self._socket is not None:

@@ -1,0 +1,1 @@
+"""Fleets of simulated machines that speak the real protocol; "sim" is what they call themselves everywhere."""

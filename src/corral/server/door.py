@@ -34,12 +34,12 @@ V = TypeVar("V", bound=BaseModel)
 class Door:
     """One request of a person or program."""
 
-    def __init__(self, request: HTTPConnection) -> None:
+    def __init__(self, request: HTTPConnection, template: str = "") -> None:
+        """`template` is needed where the framework does not say which route it matched (plain WebSocket routes)."""
         self._request = request
         self._db: Database = request.app.state.db
         method = request.scope.get("method", "WS")
-        path = request.scope["route"].path
-        self.rule: Rule = ROUTES[(method, path)]
+        self.rule: Rule = ROUTES[(method, template or request.scope["route"].path)]
         self.caller = Caller(
             _bearer(request), request.client.host if request.client else "", str(request.scope["state"]["request_id"])
         )

@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from structlog import get_logger
 
 from corral.store import journal
+from corral.store import sessions as site_rows
 from corral.store.engine import Database
 from corral.store.transaction import Row, Signal, Wake
 
@@ -46,7 +47,7 @@ class Live:
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._unsubscribe = self._db.subscribe(self._on_commit)
-        self.seq = await run_in_threadpool(self._newest)
+        self.incarnation, self.seq = await run_in_threadpool(self._newest)
         self._tail_task = asyncio.create_task(self._tail())
 
     async def stop(self) -> None:
@@ -91,9 +92,9 @@ class Live:
         self.rights += rights
         self._woken.set()
 
-    def _newest(self) -> int:
+    def _newest(self) -> tuple[str, int]:
         with self._db.read() as tx:
-            return journal.bounds(tx)[1]
+            return site_rows.incarnation(tx), journal.bounds(tx)[1]
 
     def _read(self) -> Sequence[Row]:
         with self._db.read() as tx:

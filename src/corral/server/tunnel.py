@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from structlog import get_logger
 
@@ -24,7 +24,7 @@ from corral.domain.errors import Refusal
 from corral.protocol.messages import OpenStream, StreamTarget
 from corral.server.agents import Hub
 from corral.server.door import Door
-from corral.server.errors import body_of, status_of
+from corral.server.errors import deny
 from corral.store.engine import Database
 from corral.store.transaction import Signal, Wake
 from corral.usecases import connections, sessions
@@ -38,6 +38,8 @@ CLOSE_NOT_ALLOWED = 4403
 CLOSE_ENDED = 1000
 MAX_STREAMS_OF_A_USER = 200
 EOF_TEXT = "eof"
+PERSON_PATH = "/api/v1/orgs/{org}/workspaces/{ws}/compute-clusters/{name}/stream"
+AGENT_PATH = "/api/v1/agent/streams/{stream}"
 
 
 @dataclass(eq=False)
@@ -92,14 +94,14 @@ class Streams:
         try:
             stream = await self._ask(door, name, target, port)
         except Refusal as refusal:
-            await refuse(ws, refusal, door.caller.request_id)
+            await deny(ws, refusal)
             return
         try:
             agent = await self._dialled(stream)
             await ws.accept(headers=_answer_headers(stream.target))
             await _join(ws, agent, stream)
         except Refusal as refusal:
-            await refuse(ws, refusal, door.caller.request_id)
+            await deny(ws, refusal)
         finally:
             self._open.pop(stream.id, None)
             stream.end("The person has left.")
@@ -108,7 +110,7 @@ class Streams:
         """Serve an agent's dial-back: hand it to the stream that asked, and keep it until the end."""
         stream = self._open.get(stream_id)
         if stream is None or stream.target.machine_id != machine_id or stream.agent.done():
-            await refuse(ws, Refusal("NOT_FOUND", "No stream of this machine waits under this id."), "")
+            await deny(ws, Refusal("NOT_FOUND", "No stream of this machine waits under this id."))
             return
         await ws.accept()
         if not stream.agent.done():
@@ -250,12 +252,6 @@ async def _close(ws: WebSocket, code: int, reason: str) -> None:
             await ws.close(code, reason.encode()[:120].decode(errors="ignore"))
 
 
-async def refuse(ws: WebSocket, refusal: Refusal, request_id: str) -> None:
-    """Answer a handshake with an ordinary HTTP error in the usual shape."""
-    with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-        await ws.send_denial_response(JSONResponse(body_of(refusal, request_id), status_of(refusal.code)))
-
-
 def _answer_headers(target: connections.Target) -> list[tuple[bytes, bytes]]:
     """The pin of the cluster's sshd, made on its machine, and the name it is pinned under."""
     return [
@@ -267,11 +263,11 @@ def _answer_headers(target: connections.Target) -> list[tuple[bytes, bytes]]:
 async def person_route(ws: WebSocket) -> None:
     """`WS …/compute-clusters/{name}/stream?target=ssh|port|logs&port=N`."""
     streams: Streams = ws.app.state.streams
-    door = Door(ws)
+    door = Door(ws, PERSON_PATH)
     try:
         target, port = _target(ws)
     except Refusal as refusal:
-        await refuse(ws, refusal, door.caller.request_id)
+        await deny(ws, refusal)
         return
     await streams.serve_person(ws, door, ws.path_params["name"], target, port)
 
@@ -300,7 +296,11 @@ async def agent_route(ws: WebSocket) -> None:
     try:
         machine_id = await run_in_threadpool(machine)
     except Refusal as refusal:
-        await refuse(ws, refusal, "")
+        await deny(ws, refusal)
         return
     streams: Streams = ws.app.state.streams
     await streams.serve_agent(ws, ws.path_params["stream"], machine_id)
+
+
+def routes() -> list[BaseRoute]:
+    return [WebSocketRoute(PERSON_PATH, person_route), WebSocketRoute(AGENT_PATH, agent_route)]

@@ -5,11 +5,29 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.routing import BaseRoute
 
-from corral.server.routes import agent_files, agent_join, clusters, health, join_tokens, machines
+from corral.server import tunnel
+from corral.server.routes import (
+    agent_files,
+    agent_join,
+    agents,
+    clusters,
+    connections,
+    health,
+    join_tokens,
+    journal,
+    machines,
+)
 
-ROUTERS: tuple[APIRouter, ...] = (health.router, clusters.router, join_tokens.router, machines.router)
+ROUTERS: tuple[APIRouter, ...] = (
+    health.router,
+    clusters.router,
+    join_tokens.router,
+    machines.router,
+    connections.router,
+    journal.router,
+)
 
 
 def bare_routes() -> list[BaseRoute]:
     """Return the agents' routes: plain Starlette, outside FastAPI's machinery (facts: a third of the cost)."""
-    return [agent_join.route(), *agent_files.routes()]
+    return [agent_join.route(), *agent_files.routes(), *agents.ROUTES, *tunnel.routes()]

@@ -1,0 +1,116 @@
+"""Events and audit as people read them (spec 10, "Events, audit, alerts"): views of the one journal.
+
+Admins see all of their organisation's entries; members see events of the workspaces they
+belong to. A cursor is `incarnation.sequence`: one of another incarnation answers `reset`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from corral.domain.errors import Refusal, not_found
+from corral.store import clusters, connections, journal, machines, orgs
+from corral.store import sessions as site_rows
+from corral.store.journal import Filter
+from corral.store.transaction import Row, Scope
+from corral.usecases.context import Context
+
+__all__ = ["Cursor", "Filter", "Query", "between", "incarnation", "parse_cursor", "resolve", "sees", "show"]
+
+
+@dataclass(frozen=True)
+class Query:
+    """What a person filters by: names as they write them."""
+
+    view: str
+    types: Sequence[str] = ()
+    workspace: str | None = None
+    cluster: str | None = None
+    machine: str | None = None
+    workload: str | None = None
+    """A compute cluster's name or id; needs `workspace`."""
+    actor: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Cursor:
+    incarnation: str
+    seq: int
+
+    def __str__(self) -> str:
+        return f"{self.incarnation}.{self.seq}"
+
+
+def parse_cursor(text: str) -> Cursor | None:
+    """Return the cursor in `text`, or None when it is none."""
+    incarnation, _, seq = text.rpartition(".")
+    return Cursor(incarnation, int(seq)) if seq.isascii() and seq.isdigit() and len(seq) < 19 and incarnation else None
+
+
+def incarnation(ctx: Context) -> str:
+    """Return the site's incarnation, the first half of every cursor."""
+    return site_rows.incarnation(ctx.tx)
+
+
+def show(ctx: Context, want: Filter, before: int | None, limit: int) -> Sequence[Row]:
+    """Return entries, newest first, below sequence `before`."""
+    return journal.newest_first(ctx.tx, ctx.scope, want, before=before, limit=limit)
+
+
+def between(ctx: Context, want: Filter, after: int, until: int, limit: int) -> Sequence[Row]:
+    """Return matching entries with `after` < sequence <= `until`, oldest first."""
+    return journal.between(ctx.tx, ctx.scope, want, after, until, limit)
+
+
+def sees(scope: Scope, want: Filter, row: Row) -> bool:
+    """Return whether an entry is of this organisation and matches."""
+    return journal.matches(row, scope, want)
+
+
+def resolve(ctx: Context, query: Query) -> Filter:
+    """Turn names into ids, within what the caller may see. Errors: `NOT_FOUND`, `INVALID_REQUEST`."""
+    want = Filter(view=query.view, types=tuple(query.types), actor=query.actor, since=query.since, until=query.until)
+    if not ctx.admin or query.workspace is not None:
+        want = replace(want, workspaces=_workspaces(ctx, query.workspace))
+    if query.cluster is not None:
+        want = replace(want, cluster=_cluster(ctx, query.cluster))
+    if query.machine is not None:
+        if want.cluster is None:
+            raise Refusal("INVALID_REQUEST", "machine: name its cluster too (cluster=…).", field="machine")
+        row = machines.by_name(ctx.tx, ctx.scope, want.cluster, query.machine)
+        if row is None:
+            raise not_found()
+        want = replace(want, machine=row["id"])
+    if query.workload is not None:
+        want = replace(want, workload=_workload(ctx, want, query.workload))
+    return want
+
+
+def _workspaces(ctx: Context, slug: str | None) -> frozenset[str]:
+    """Return the ids the caller may see; one only, when named."""
+    if slug is None:
+        return frozenset(orgs.workspaces_of_user(ctx.tx, ctx.scope, ctx.user.id))
+    row = orgs.workspace_with_part(ctx.tx, ctx.scope, slug, ctx.user.id)
+    if row is None or (row["part"] is None and not ctx.admin):
+        raise not_found()
+    return frozenset({row["id"]})
+
+
+def _cluster(ctx: Context, slug: str) -> str:
+    row = clusters.tenancy_by_slug(ctx.tx, ctx.scope, slug)
+    if row is None:
+        raise not_found()
+    return str(row["cluster_id"])
+
+
+def _workload(ctx: Context, want: Filter, name: str) -> str:
+    if want.workspaces is None or len(want.workspaces) != 1:
+        raise Refusal("INVALID_REQUEST", "workload: name its workspace too (workspace=…).", field="workload")
+    row = connections.find(ctx.tx, ctx.scope, next(iter(want.workspaces)), name)
+    if row is None:
+        raise not_found()
+    return str(row["id"])

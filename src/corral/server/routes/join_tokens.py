@@ -92,5 +92,6 @@ def revoke_token(org: str, cluster: str, id: str, door: AtDoor) -> Response:
 
 
 def public_url(state: Any) -> str:
-    """Return how machines reach this site."""
-    return str(getattr(state, "public_url", None) or state.config.public_url).rstrip("/")
+    """Return how machines reach this site: as it is configured, never as a request's Host header says."""
+    given = getattr(state, "public_url", None) or state.config.public_url
+    return str(given or f"http://{state.config.host}:{state.config.port}").rstrip("/")

@@ -44,6 +44,7 @@ TYPES: Mapping[str, tuple[Class, str]] = {
     "workspace.access": (Class.AUDIT, "A workspace's pools or quota on a cluster were changed."),
     "user.logged_in": (Class.AUDIT, "Somebody logged in."),
     "user.login_refused": (Class.AUDIT, "A password or one-time link was refused."),
+    "user.changed": (Class.AUDIT, "A person changed their own name."),
     "user.password": (Class.AUDIT, "A password was set or changed."),
     "user.link": (Class.AUDIT, "A one-time login link was made."),
     "token.created": (Class.AUDIT, "An API token was made."),

@@ -103,7 +103,7 @@ ROUTES: Mapping[tuple[str, str], Rule] = {
     ("PATCH", _ORG + "/members/{user}"): Rule(_ADMINS, "org:write"),
     ("DELETE", _ORG + "/members/{user}"): Rule(_ADMINS, "org:write"),
     ("POST", _ORG + "/members/{user}/login-links"): Rule(Who.OWNER, "org:write"),
-    ("GET", _ORG + "/invitations"): Rule(Who.OWNER, "org:read"),
+    ("GET", _ORG + "/invitations"): Rule(_ALL, "org:read"),
     ("POST", _ORG + "/invitations"): Rule(Who.OWNER, "org:write"),
     ("DELETE", _ORG + "/invitations/{id}"): Rule(Who.OWNER, "org:write"),
     ("GET", _ORG + "/workspaces"): Rule(_ALL, "org:read"),

@@ -17,12 +17,12 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.requests import HTTPConnection
 
-from corral.domain.errors import Refusal
+from corral.domain.errors import Refusal, not_found
 from corral.domain.events import Entry, Subject
 from corral.domain.permissions import ROUTES, Rule
 from corral.server.errors import request_id_of
 from corral.store.engine import Database
-from corral.store.transaction import Actor
+from corral.store.transaction import Actor, Tx
 from corral.usecases import idempotency
 from corral.usecases.context import Context
 from corral.usecases.denials import worth_recording
@@ -43,20 +43,27 @@ class Door:
         self.caller = Caller(
             _bearer(request), request.client.host if request.client else "", str(request.scope["state"]["request_id"])
         )
-        self.place = Place(request.path_params.get("org"), request.path_params.get("ws"))
+        self.place = Place(_name(request, "org"), _name(request, "ws"))
         self._route = f"{method} {request.url.path}"
 
     @contextmanager
     def read(self) -> Iterator[Context]:
         """Enter, in a transaction that only reads."""
         with self._audited(), self._db.read() as tx:
-            yield enter(tx, self.caller, self.rule, self.place)
+            yield self._enter(tx)
 
     @contextmanager
     def write(self) -> Iterator[Context]:
         """Enter, in a transaction that commits at the end."""
         with self._audited(), self._db.write() as tx:
-            yield enter(tx, self.caller, self.rule, self.place)
+            yield self._enter(tx)
+
+    def _enter(self, tx: Tx) -> Context:
+        ctx = enter(tx, self.caller, self.rule, self.place)
+        self._request.app.state.last_used.note(ctx.token_id, ctx.now)
+        if any("\0" in str(value) for value in self._request.path_params.values()):
+            raise not_found()  # nothing has such a name, and PostgreSQL would not even look
+        return ctx
 
     def key(self, body: BaseModel | None) -> idempotency.Key | None:
         """Return the request's `Idempotency-Key` (None: it has none). Errors: `INVALID_REQUEST`."""
@@ -118,6 +125,12 @@ def without_secrets(view: BaseModel, answer: dict[str, Any]) -> dict[str, Any]:
     return {**answer, **dict.fromkeys(getattr(view, "SECRETS", ()))}
 
 
+def _name(request: HTTPConnection, parameter: str) -> str | None:
+    """Return a name from the path. Nothing is called "", so one that no name can be is found nowhere."""
+    text: str | None = request.path_params.get(parameter)
+    return "" if text is not None and "\0" in text else text
+
+
 def _bearer(request: HTTPConnection) -> str | None:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" and token else None
@@ -143,11 +156,14 @@ def page_token(last_key: str) -> str:
 
 def read_page_token(token: str) -> str:
     try:
-        return base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True).decode()
+        key = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, UnicodeDecodeError, ValueError):
+        key = ""
+    if not key or "\0" in key:
         raise Refusal(
             "INVALID_REQUEST", "page_token: not one that this list gave. Start from the first page.", field="page_token"
-        ) from None
+        )
+    return key
 
 
 __all__ = ["AtDoor", "Door", "Page", "Paging", "enter_door", "page_token", "request_id_of", "without_secrets"]

@@ -61,6 +61,11 @@ def revoke(tx: Tx, scope: Scope, cluster_id: str, id: str) -> RowMapping | None:
     return tx.one(select(join_tokens).where(join_tokens.c.id == id)) if found == 1 else None
 
 
+def revoke_unused(tx: Tx, scope: Scope, cluster_id: str) -> None:
+    """Revoke every token that may still be used."""
+    tx.run(update(join_tokens).where(*_waiting(tx, scope, cluster_id)).values(revoked_at=tx.now))
+
+
 def bind(tx: Tx, id: str, key_hash: bytes, machine_id: str) -> bool:
     """Bind an unused, unrevoked, unexpired token to the machine that holds this key; return whether it was.
 

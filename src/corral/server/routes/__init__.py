@@ -15,11 +15,21 @@ from corral.server.routes import (
     health,
     join_tokens,
     journal,
+    login,
     machines,
+    me,
+    orgs,
+    site,
+    workspaces,
 )
 
 ROUTERS: tuple[APIRouter, ...] = (
     health.router,
+    site.router,
+    login.router,
+    me.router,
+    orgs.router,
+    workspaces.router,
     clusters.router,
     join_tokens.router,
     machines.router,

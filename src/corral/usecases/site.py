@@ -1,0 +1,100 @@
+"""The site itself: its first start, its settings, its own audit (spec 05, spec 50 "First user of a fresh site")."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from corral.domain import orgs as org_rules
+from corral.domain import secrets, users
+from corral.domain.errors import Refusal, not_found
+from corral.domain.events import Entry, Subject
+from corral.store import journal, links
+from corral.store import site as rows
+from corral.store import users as user_rows
+from corral.store.journal import Filter
+from corral.store.transaction import SITE, Row, Tx
+from corral.usecases.context import Context, new_id
+
+HOSTED_MACHINE_LIMIT = 10
+LIMIT_MAX = 1_000_000
+
+
+@dataclass(frozen=True)
+class Site:
+    """`contact` is the operator's contact line; the limit is machines per organisation on the hosted cluster."""
+
+    incarnation: str
+    contact: str
+    hosted_machine_limit: int
+    created_at: datetime
+
+
+def first_start(tx: Tx) -> str | None:
+    """Note a start; on the very first make the site. Return a one-time link's secret while there is no operator.
+
+    Each start without an operator makes a new link and revokes the older one.
+    """
+    if rows.lock(tx) is None:
+        rows.add(tx, new_id(tx.now), HOSTED_MACHINE_LIMIT)
+    tx.record(Entry("site.started", Subject()), SITE)
+    if user_rows.has_operator(tx):
+        return None
+    links.revoke_operator_links(tx)
+    return _new_link(tx, links.OPERATOR, None)
+
+
+def operator_link(tx: Tx, login: str) -> str:
+    """Return a one-time login link's secret for an operator, made on the site's own machine. Errors: `NOT_FOUND`."""
+    user = user_rows.by_login(tx, users.login(login))
+    if user is None or not user["operator"]:
+        raise not_found()
+    links.revoke_login_links(tx, user["id"])
+    tx.record(Entry("user.link", Subject(), {"login": user["login"]}), SITE)
+    return _new_link(tx, links.LOGIN, user["id"])
+
+
+def show(ctx: Context) -> Site:
+    row = _there(rows.get(ctx.tx))
+    return Site(row["incarnation"], row["contact"], row["hosted_machine_limit"], row["created_at"])
+
+
+def change(ctx: Context, contact: str | None, hosted_machine_limit: int | None) -> Site:
+    """Change the settings that are given. Errors: `INVALID_REQUEST`."""
+    before = _there(rows.lock(ctx.tx))
+    wanted: dict[str, str | int] = {}
+    if contact is not None:
+        wanted["contact"] = org_rules.contact(contact)
+    if hosted_machine_limit is not None:
+        wanted["hosted_machine_limit"] = _limit(hosted_machine_limit)
+    changed = {name: value for name, value in wanted.items() if before[name] != value}
+    if changed:
+        rows.change(ctx.tx, **changed)
+        ctx.record("site.changed", Subject(), before={name: before[name] for name in changed}, after=changed)
+    return show(ctx)
+
+
+def audit(ctx: Context, before: int | None, limit: int) -> Sequence[Row]:
+    """Return the site's own audit entries, newest first, below sequence `before`."""
+    return journal.newest_first(ctx.tx, None, Filter(view="audit"), before=before, limit=limit)
+
+
+def _limit(asked: int) -> int:
+    if not 0 <= asked <= LIMIT_MAX:
+        raise Refusal("INVALID_REQUEST", f"hosted_machine_limit: use 0 to {LIMIT_MAX}.", field="hosted_machine_limit")
+    return asked
+
+
+def _there(row: Row | None) -> Row:
+    if row is None:
+        raise Refusal("UNAVAILABLE", "The site is not set up yet. Start it with `corral site serve`.")
+    return row
+
+
+def _new_link(tx: Tx, purpose: str, user_id: str | None) -> str:
+    secret = secrets.make(secrets.LINK, os.urandom(secrets.RANDOM_BYTES))
+    values = {"purpose": purpose, "user_id": user_id, "expires_at": tx.now + users.OPERATOR_LINK_TTL}
+    links.add(tx, new_id(tx.now), secret.hash, values)
+    return secret.text

@@ -6,11 +6,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from corral.domain.events import Entry, Subject
 from corral.store import journal
 from corral.store.engine import Database
-from corral.store.transaction import SITE
+from corral.store.journal import Filter
+from corral.store.transaction import SITE, Scope
 
 WRITERS, READERS, EACH = 16, 4, 30
 
@@ -58,6 +61,38 @@ def test_entries_of_a_transaction_that_fails_are_not_written(db: Database) -> No
         raise ValueError("on purpose")
     with db.read() as tx:
         assert journal.bounds(tx) == (0, 0)
+
+
+_ids = st.sampled_from(["a", "b", None])
+_entries = st.tuples(
+    st.sampled_from(["workload.active", "workload.created", "cluster.node.up", "org.changed"]),
+    st.builds(Subject, org=_ids, cluster=_ids, workspace=_ids, machine=_ids, workload=_ids),
+)
+_filters = st.builds(
+    Filter,
+    view=st.sampled_from(["event", "audit"]),
+    types=st.lists(st.sampled_from(["workload.*", "workload.active", "cluster.*", "org.changed", "work%"]), max_size=2),
+    workspaces=st.none() | st.frozensets(st.sampled_from(["a", "b"])),
+    cluster=_ids,
+    machine=_ids,
+    workload=_ids,
+    actor=st.sampled_from([None, "site", "nobody"]),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(st.lists(_entries, max_size=8), _filters)
+def test_a_filter_means_the_same_in_memory_as_in_sql(
+    sqlite_db: Database, entries: list[tuple[str, Subject]], want: Filter
+) -> None:
+    with sqlite_db.write() as tx:
+        before = journal.bounds(tx)[1]
+        for type, subject in entries:
+            tx.record(Entry(type, subject), SITE)
+    with sqlite_db.read() as tx:
+        everything = journal.after(tx, before, 100)
+        asked = journal.between(tx, Scope("a"), want, before, before + 100, 100)
+    assert [row["seq"] for row in everything if journal.matches(row, Scope("a"), want)] == [r["seq"] for r in asked]
 
 
 def test_an_event_type_nobody_documented_is_refused() -> None:

@@ -1,0 +1,220 @@
+"""Events and audit over HTTP: who sees what, filters, pages, and a live stream that misses and repeats nothing."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from corral.domain.events import Entry, Subject
+from corral.store.engine import Database
+from corral.store.transaction import SITE, Actor, Wake
+from tests.live_server import Site, eventually, live_server
+from tests.world import World
+
+
+@pytest.fixture
+def world(db: Database, tmp_path: Path) -> World:
+    return World(db, tmp_path)
+
+
+def record(world: World, type: str = "workload.active", workspace: str | None = "acme/research", **data: Any) -> None:
+    org = (workspace or "acme").partition("/")[0]
+    subject = Subject(org=world.ids.orgs[org], workspace=world.ids.workspaces[workspace] if workspace else None)
+    with world.db.write() as tx:
+        tx.record(Entry(type, subject, data), SITE)
+
+
+def numbers(answer: Any) -> list[int]:
+    return [item["data"]["n"] for item in answer.json()["items"]]
+
+
+def test_a_member_sees_events_of_their_workspaces_only(world: World) -> None:
+    record(world, n=1)
+    record(world, workspace="acme/private", n=2)
+    record(world, workspace=None, n=3, type="cluster.node.up")
+    record(world, workspace="rival/research", n=4)
+    assert numbers(world.client("admin").get("/api/v1/orgs/acme/events")) == [3, 2, 1]
+    assert numbers(world.client("member").get("/api/v1/orgs/acme/events")) == [1]
+    assert numbers(world.client("outsider").get("/api/v1/orgs/acme/events")) == []
+    assert numbers(world.client("rival").get("/api/v1/orgs/rival/events")) == [4]
+
+
+def test_filters_narrow_and_never_widen(world: World) -> None:
+    record(world, n=1)
+    record(world, n=2, type="workload.failed")
+    record(world, workspace="acme/private", n=3)
+    admin, member = world.client("admin"), world.client("member")
+    events = "/api/v1/orgs/acme/events"
+    assert numbers(admin.get(events, params={"type": "workload.failed"})) == [2]
+    assert numbers(admin.get(events, params={"type": ["workload.*"], "workspace": "research"})) == [2, 1]
+    assert numbers(admin.get(events, params={"type": "work%"})) == []
+    assert member.get(events, params={"workspace": "private"}).status_code == 404
+    assert member.get(events, params={"workspace": "nowhere"}).status_code == 404
+    assert numbers(admin.get(events, params={"until": "2026-03-01T12:00:00Z"})) == []
+    assert numbers(admin.get(events, params={"since": "2026-03-01T13:00:00+01:00"})) == [3, 2, 1]
+    assert admin.get(events, params={"since": "yesterday"}).json()["code"] == "INVALID_REQUEST"
+    assert admin.get(events, params={"machine": "m1"}).json()["code"] == "INVALID_REQUEST"
+
+
+def test_audit_and_events_are_views_of_one_journal(world: World) -> None:
+    record(world, n=1)  # an event
+    record(world, n=2, type="workload.ssh_keys")  # audit
+    record(world, n=3, type="workload.created")  # both
+    admin = world.client("admin")
+    assert numbers(admin.get("/api/v1/orgs/acme/events")) == [3, 1]
+    assert numbers(admin.get("/api/v1/orgs/acme/audit")) == [3, 2]
+    assert world.client("member").get("/api/v1/orgs/acme/audit").status_code == 403
+
+
+def test_pages_hold_everything_once(world: World) -> None:
+    for n in range(25):
+        record(world, n=n)
+    admin, seen, token = world.client("admin"), [], None
+    while True:
+        params = {"page_size": 10, **({"page_token": token} if token else {})}
+        answer = admin.get("/api/v1/orgs/acme/events", params=params)
+        seen += numbers(answer)
+        token = answer.json()["next_page_token"]
+        if token is None:
+            break
+    assert seen == list(range(24, -1, -1))
+    bad = admin.get("/api/v1/orgs/acme/events", params={"page_token": "bm90IGEgbnVtYmVy"})
+    assert (bad.status_code, bad.json()["code"]) == (400, "INVALID_REQUEST")
+
+
+class Listener:
+    """Reads one SSE stream in a thread; can break off and go on with Last-Event-ID."""
+
+    def __init__(self, site: Site, token: str, last: str | None = None, **params: str) -> None:
+        self.frames: list[dict[str, str]] = []
+        self.ended = threading.Event()
+        self._site, self._token, self._last, self._params = site, token, last, params
+        self._stop = False
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        eventually(lambda: self.frames or self.ended.is_set())
+
+    def _run(self) -> None:
+        headers = {"Authorization": f"Bearer {self._token}"} | ({"Last-Event-ID": self._last} if self._last else {})
+        url = f"{self._site.url}/api/v1/orgs/acme/events/stream"
+        try:
+            with httpx.stream("GET", url, headers=headers, params=self._params, timeout=30) as response:
+                frame: dict[str, str] = {}
+                for line in response.iter_lines():
+                    if self._stop:
+                        return
+                    if line:
+                        name, _, value = line.partition(": ")
+                        frame[name] = value
+                    elif frame:
+                        self.frames.append(frame)
+                        frame = {}
+        except httpx.HTTPError:
+            pass
+        finally:
+            self.ended.set()
+
+    @property
+    def numbers(self) -> list[int]:
+        return [json.loads(f["data"])["data"]["n"] for f in self.frames if f.get("data", "{}") != "{}"]
+
+    @property
+    def last_id(self) -> str:
+        return next(f["id"] for f in reversed(self.frames) if "id" in f)
+
+    def join(self) -> None:
+        self._stop = True
+        self._thread.join(30)
+
+
+@contextmanager
+def listening(world: World) -> Iterator[Site]:
+    with live_server(world.db) as site:
+        yield site
+
+
+def test_a_stream_broken_off_goes_on_where_it_was(world: World) -> None:
+    with listening(world) as site:
+        first = Listener(site, world.tokens["member"])
+        for n in range(20):
+            record(world, n=n)
+        eventually(lambda: len(first.numbers) == 20)
+        resume = [f["id"] for f in first.frames if f.get("data", "{}") != "{}"][9]
+        first._stop = True
+        record(world, n=20)  # wakes the reader, which stops
+        first.join()
+        record(world, workspace="acme/private", n=99)
+        second = Listener(site, world.tokens["member"], last=resume)
+        eventually(lambda: len(second.numbers) >= 11)
+        second._stop = True
+        record(world, n=21)
+        second.join()
+    assert first.numbers[:10] + second.numbers[:11] == list(range(21))
+
+
+def test_16_writers_are_streamed_in_order_without_gap_or_repeat(world: World) -> None:
+    each = 15
+
+    def write(writer: int) -> None:
+        for n in range(each):
+            record(world, n=writer * each + n)
+
+    with listening(world) as site:
+        listeners = [Listener(site, world.tokens["admin"]) for _ in range(4)]
+        writers = [threading.Thread(target=write, args=(number,)) for number in range(16)]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join()
+        for listener in listeners:
+            eventually(lambda listener=listener: len(listener.numbers) == 16 * each)  # type: ignore[misc]
+            listener._stop = True
+        record(world, n=-1)
+        for listener in listeners:
+            listener.join()
+    sequences = [[int(f["id"].rpartition(".")[2]) for f in one.frames[1:]] for one in listeners]
+    for listener, seqs in zip(listeners, sequences, strict=True):
+        assert sorted(listener.numbers[: 16 * each]) == list(range(16 * each))
+        assert seqs == sorted(set(seqs))
+        assert listener.numbers[: 16 * each] == listeners[0].numbers[: 16 * each]
+
+
+@pytest.mark.parametrize("cursor", ["other-site.5", "nonsense", "{incarnation}.999999999", "x.-1"])
+def test_a_cursor_that_is_not_this_journals_answers_reset(world: World, cursor: str) -> None:
+    with listening(world) as site:
+        listener = Listener(
+            site, world.tokens["admin"], last=cursor.format(incarnation=site.app.state.live.incarnation)
+        )
+        assert listener.frames[0].get("event") == "reset"
+        listener._stop = True
+        record(world, n=1)
+        listener.join()
+
+
+def test_a_revoked_token_ends_the_stream_before_the_next_event(world: World) -> None:
+    token = world.token("admin", ["org:read"], name="listener")
+    with listening(world) as site:
+        listener = Listener(site, token)
+        with world.db.write() as tx:
+            from sqlalchemy import update
+
+            from corral.domain import secrets
+            from corral.store.tables.users import api_tokens
+
+            parsed = secrets.parse(secrets.API, token)
+            assert parsed is not None
+            tx.run(update(api_tokens).where(api_tokens.c.public_id == parsed.public_id).values(revoked_at=tx.now))
+            tx.wake(Wake.STREAMS, world.ids.users["admin"])
+            subject = Subject(org=world.ids.orgs["acme"])
+            tx.record(Entry("token.revoked", subject), Actor("site", None, "site"))
+        record(world, n=1)
+        assert listener.ended.wait(20)
+        listener.join()
+    assert listener.numbers == []

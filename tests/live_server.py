@@ -87,6 +87,7 @@ def live_server(db: Database, *, monotonic: Callable[[], float] = time.monotonic
         config = Config(database=str(db.url), host="127.0.0.1", port=port, **settings)
         app = create_app(config, db, monotonic=monotonic)
         server = uvicorn.Server(uvicorn_config(app, timeout_graceful_shutdown=5))
+        app.state.on_lease_lost = lambda: setattr(server, "should_exit", True)
         thread = threading.Thread(target=server.run, args=([listening],), name="live-server")
         thread.start()
         try:

@@ -34,6 +34,8 @@ class Batches:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._waiting: queue.SimpleQueue[_Act | None] = queue.SimpleQueue()
+        self.submitted = 0
+        """How many acts there were: the hot path adds none."""
         self._thread = threading.Thread(target=self._run, name="machine-acts", daemon=True)
 
     async def start(self) -> None:
@@ -50,6 +52,7 @@ class Batches:
 
     def submit(self, order: tuple[str, ...], job: Callable[[Tx], T]) -> Future[T]:
         """Do `job` soon. Acts of a batch run by `order` (organisation, cluster): locks are taken in one order."""
+        self.submitted += 1
         act = _Act(order, job)
         self._waiting.put(act)
         return cast("Future[T]", act.future)

@@ -21,6 +21,10 @@ CLOSE_SUPERSEDED = 4409
 """WebSocket close code: another session of this machine said hello later."""
 CLOSE_UNAUTHORIZED = 4401
 """WebSocket close code: the credential is not known; work goes on, the agent retries slowly."""
+CLOSE_BAD_FRAME = 4400
+"""WebSocket close code: a frame was not what the protocol says, or came too often; the reason says which."""
+CLOSE_TOO_OLD = 4426
+"""WebSocket close code: the agent's protocol is too old; work goes on, the agent has to be updated."""
 
 
 class GpuState(str, Enum):

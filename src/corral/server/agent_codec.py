@@ -23,6 +23,18 @@ LOG_LINE, MESSAGE, TAIL, SHORT = 2_000, 1_000, 64 * 1024, 300
 MAX_ALLOCATIONS, MAX_LOG_LINES, MAX_ITEMS = 1_000, 1_000, 256
 INT_MAX = 2**31 - 1
 _PID_MAX = 2**53
+_FACTS = (
+    "arch",
+    "os",
+    "kernel",
+    "cpu_model",
+    "runtime",
+    "storage_quota",
+    "driver_version",
+    "cuda_version",
+    "gpu_probe",
+)
+"""What of an inventory is kept for people as it is said."""
 
 
 class BadFrame(ValueError):
@@ -152,8 +164,7 @@ def _allocation(said: wire.AllocationReport) -> allocations.Report:
 def _inventory(said: wire.Inventory, digest: str) -> inventory.Inventory:
     facts: dict[str, Any] = {
         name: _text(getattr(said, name), SHORT)
-        for name in ("arch", "os", "kernel", "cpu_model", "runtime", "storage_quota")
-        + ("driver_version", "cuda_version", "gpu_probe")
+        for name in _FACTS
     }
     facts["network_mbps"] = _number(said.network_mbps)
     facts["addresses"] = _texts(said.addresses, 64)

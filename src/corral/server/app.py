@@ -13,14 +13,22 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from corral import __version__
+from corral.controllers.batches import Batches
+from corral.controllers.heard import Heard
+from corral.controllers.last_used import LastUsedWriter
+from corral.controllers.lease import Lease, stop_process
+from corral.controllers.liveness import Liveness
 from corral.domain.permissions import ROUTES
 from corral.server import errors
+from corral.server.agents import Hub
 from corral.server.artefact import ArtefactStore
 from corral.server.config import Config
 from corral.server.live import Live
 from corral.server.middleware import BodyLimit, RequestIds
 from corral.server.routes import ROUTERS, bare_routes
 from corral.store.engine import Database
+from corral.usecases.attempts import Attempts
+from corral.usecases.tokens import LastUsed
 
 
 def create_app(config: Config, db: Database, *, monotonic: Callable[[], float] = time.monotonic) -> FastAPI:
@@ -32,7 +40,7 @@ def create_app(config: Config, db: Database, *, monotonic: Callable[[], float] =
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as running:
-            for part in _parts(app):
+            for part in _parts(app, monotonic):
                 await part.start()
                 running.push_async_callback(part.stop)
             yield
@@ -48,6 +56,9 @@ def create_app(config: Config, db: Database, *, monotonic: Callable[[], float] =
     )
     app.state.config = config
     app.state.db = db
+    app.state.last_used = LastUsed(db)
+    app.state.attempts = Attempts()
+    app.state.on_lease_lost = stop_process
     app.state.artefact = ArtefactStore(config.state_dir / "artefact")
     errors.install(app)
     for router in ROUTERS:
@@ -66,9 +77,18 @@ class Part(Protocol):
     async def stop(self) -> None: ...
 
 
-def _parts(app: FastAPI) -> Iterator[Part]:
+def _parts(app: FastAPI, monotonic: Callable[[], float]) -> Iterator[Part]:
     """Make each part when the one before it has started."""
     state = app.state
+    yield Lease(state.db, state.on_lease_lost)
+    state.batches = Batches(state.db)
+    yield state.batches
+    heard = Heard(monotonic)
+    state.hub = Hub(state.db, state.batches, heard, state.config)
+    yield state.hub
+    state.liveness = Liveness(state.db, heard, state.config.every_s, state.hub.hear_again)
+    yield state.liveness
+    yield LastUsedWriter(state.last_used)
     state.live = Live(state.db)
     yield state.live
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,8 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
+from starlette.websockets import WebSocket, WebSocketDisconnect
 from structlog import get_logger
 
 from corral.domain.errors import CODES, Refusal
@@ -65,11 +68,11 @@ def body_of(refusal: Refusal, request_id: str) -> dict[str, Any]:
     }
 
 
-def request_id_of(request: Request) -> str:
+def request_id_of(request: HTTPConnection) -> str:
     return str(request.scope.get("state", {}).get("request_id", ""))
 
 
-def answer(request: Request, refusal: Refusal) -> JSONResponse:
+def answer(request: HTTPConnection, refusal: Refusal) -> JSONResponse:
     headers = {}
     if refusal.code == "UNAUTHENTICATED":
         headers["WWW-Authenticate"] = "Bearer"
@@ -119,3 +122,9 @@ def _from_http(error: HTTPException) -> Refusal:
         error.status_code, "INVALID_REQUEST"
     )
     return Refusal(code, CODES[code] if code != "INVALID_REQUEST" else str(error.detail))
+
+
+async def deny(ws: WebSocket, refusal: Refusal) -> None:
+    """Answer a WebSocket's handshake with an ordinary HTTP error in the one shape."""
+    with contextlib.suppress(RuntimeError, WebSocketDisconnect, OSError):
+        await ws.send_denial_response(answer(ws, refusal))

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import QueuePool
 
+from corral.domain.errors import Refusal
 from corral.store.transaction import Signal, Tx
 
 Listener = Callable[[Sequence[Signal], int | None], None]
@@ -41,6 +42,8 @@ class Database:
         self._clock = clock
         self._listeners: list[Listener] = []
         self._writing = threading.Lock()
+        self.fenced = ""
+        """Why this process may not write any more ("" = it may): another one holds the site's lease."""
         if self.is_sqlite:
             self._writer = _sqlite_engine(self.url, "BEGIN IMMEDIATE", size=1)
             self._reader = _sqlite_engine(self.url, "BEGIN", size=pool_size)
@@ -67,6 +70,8 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Tx]:
         """A read-write transaction: commits at the end, rolls back when the body raises."""
+        if self.fenced:
+            raise Refusal("UNAVAILABLE", self.fenced)
         if not self.is_sqlite:
             with self._transaction(self._writer) as tx:
                 yield tx

@@ -286,7 +286,7 @@ def remove(ctx: Context, cluster: str, name: str, *, force: bool) -> Affected:
     told = affected(ctx, cluster, name)
     if told.running and not force:
         raise _in_use(told)
-    allocation_reports.machine_lost(ctx.tx, ref)
+    allocation_reports.machine_lost(ctx.tx, ref, ctx.actor)
     rows.save(ctx.tx, ref, {"removed_at": ctx.now})
     stopped = [f"{work.workspace}/{work.name}" for work in told.running]
     ctx.record("cluster.node.removed", ref.subject, name=ref.name, forced=force, stopped=stopped)

@@ -125,7 +125,7 @@ _CHECKS: Mapping[str, Callable[[_Reader], None]] = {
 
 
 def _refuse_other_files(line: str) -> None:
-    if not line:
+    if not line.strip():
         _refuse("it is empty")
     if "PRIVATE KEY" in line or line.startswith("PuTTY-User-Key-File"):
         _refuse("it is a private key, which nobody but you may have: make a new pair if it was sent anywhere")

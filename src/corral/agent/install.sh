@@ -427,6 +427,7 @@ take_off() {
     say "if the machine was removed from Corral, you may remove them too: rm -rf $state"
 }
 
+# shellcheck disable=SC2317 # the trap calls it
 tidy() {
     allow_daemons
     [ -z "$work" ] || rm -rf "$work"

@@ -140,7 +140,7 @@ def judge_gpus(kept: Sequence[Kept], reported: Sequence[Gpu]) -> Sequence[GpuCha
     known = {_identity(old.gpu) for old in kept}
     room = MAX_GPUS - len(known)
     fresh = [gpu for identity, gpu in seen.items() if identity not in known][: max(0, room)]
-    changes += [GpuChange(None, Kept(gpu)) for gpu in fresh]
+    changes += [GpuChange(None, _after(Kept(gpu), seen, readable_slots)) for gpu in fresh]
     return [change for change in changes if change.was != change.now]
 
 

@@ -94,6 +94,8 @@ class Allocation:
         self._task: asyncio.Task[None] | None = None
         self._retry = Doubling(RETRY_FIRST_S, RETRY_CAP_S)
         self._start_tries = 0
+        self._failure = ""
+        """Why its first start cannot work."""
         self._restart_wait = Doubling(RETRY_FIRST_S, 2 * RETRY_CAP_S)
         self._not_before = float("-inf")
         self._up_since = float("-inf")
@@ -274,6 +276,8 @@ class Allocation:
     async def _step_once(self) -> None:
         if self.must_end:
             await self._finish()
+        elif self._failure:
+            await self._clean_up()
         elif not self._up and self._owner.clock.now() < self._not_before:
             await self._sleep(self._not_before - self._owner.clock.now())
         elif not self._up:
@@ -326,7 +330,8 @@ class Allocation:
             passing = error.retry and self._start_tries < FIRST_START_TRIES
             if self.must_end or self.record.ran or passing:
                 raise
-            await self._fail(error.message)
+            self._failure = printable(error.message, LOG_LINE)
+            self._say(self._failure)
         else:
             self._started(want, started)
 
@@ -369,14 +374,12 @@ class Allocation:
         self._save()
         self._owner.changed()
 
-    async def _fail(self, message: str) -> None:
-        """A first start that cannot work: take away what was made for it, then say so."""
-        text = printable(message, LOG_LINE)
-        self._say(text)
-        self._message = f"could not be started: {text}; cleaning up"
+    async def _clean_up(self) -> None:
+        """After a first start that cannot work: take away what was made for it, then say that it failed."""
+        self._message = f"could not be started: {self._failure}; cleaning up"
         self._owner.changed()
         await self._take_away()
-        self._close(End.FAILED, text)
+        self._close(End.FAILED, self._failure)
 
     async def _finish(self) -> None:
         out_of_time = not self.record.want.stop

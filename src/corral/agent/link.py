@@ -19,12 +19,13 @@ from typing import Any, Protocol
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
-from corral.agent.backoff import Jitter
+from corral.agent.backoff import Doubling, Jitter
 from corral.agent.site import Site
 from corral.protocol import codec
 from corral.protocol.messages import (
     CLOSE_REMOVED,
     CLOSE_SUPERSEDED,
+    CLOSE_TOO_OLD,
     CLOSE_UNAUTHORIZED,
     SERVER_MESSAGES,
     Ack,
@@ -51,18 +52,22 @@ QUIET.setLevel(logging.CRITICAL)
 class Pace:
     """Seconds."""
 
-    base_s: float = 1.0
+    base_s: float = 4.0
+    """Bound of the first wait: a thousand agents whose site restarts must not come back in one second."""
     cap_s: float = 30.0
     refused_s: float = 30.0
     """Least wait after a credential was refused; as much again is jitter."""
     superseded_s: float = 10.0
-    """Least wait after another session took this machine's place."""
+    """Least wait after another session took this machine's place; longer each time."""
+    spread_s: float = 10.0
+    """Over so long those spread who were all told to come back after the same time."""
     open_timeout_s: float = 20.0
     welcome_timeout_s: float = 20.0
     silence_s: float = 35.0
     """Reports without any answer for so long: the connection is dead."""
     gap_s: float = 0.1
-    """Least time between two reports."""
+    """Least time between two reports; while changes go on without a pause it grows to `longest_gap_s`."""
+    longest_gap_s: float = 0.5
 
 
 class Peer(Protocol):
@@ -121,6 +126,9 @@ class Link:
     def __init__(self, site: Site, key: str, peer: Peer, pace: Pace = Pace()) -> None:
         self._site, self._key, self._peer, self._pace = site, key, peer, pace
         self._jitter = Jitter(pace.base_s, pace.cap_s)
+        self._spread = Jitter(pace.spread_s, pace.spread_s)
+        self._slowly = Jitter(pace.refused_s, pace.refused_s)
+        self._replaced = Jitter(pace.superseded_s, 6 * pace.superseded_s)
         self._socket: ClientConnection | None = None
         self._due = asyncio.Event()
         self._whole = True
@@ -212,8 +220,9 @@ class Link:
         if removed is not None:
             return MachineRemoved(removed)
         if response.status_code in (401, 403):
-            return Refused("the site does not know this machine's key", self._refused_wait())
-        return Refused(f"HTTP {response.status_code}", retry_after(response.headers))
+            return self._refused_key()
+        asked = retry_after(response.headers)
+        return Refused(f"HTTP {response.status_code}", self._spread.next(asked) if asked else 0.0)
 
     def _after(self, closed: ConnectionClosed) -> Exception:
         code = closed.rcvd.code if closed.rcvd else 0
@@ -221,13 +230,17 @@ class Link:
         if code == CLOSE_REMOVED:
             return MachineRemoved(reason or "this machine was removed")
         if code == CLOSE_UNAUTHORIZED:
-            return Refused("the site does not know this machine's key", self._refused_wait())
+            return self._refused_key()
+        if code == CLOSE_TOO_OLD:
+            return Refused(reason or "the site needs a newer agent", self._slowly.next(self._pace.refused_s))
         if code == CLOSE_SUPERSEDED:
-            return Refused("another session of this machine took its place", self._pace.superseded_s)
+            wait_s = self._replaced.next(self._pace.superseded_s)
+            return Refused("another session of this machine took its place", wait_s)
         return Refused(reason or _said(closed))
 
-    def _refused_wait(self) -> float:
-        return self._jitter.next(self._pace.refused_s) if self._pace.refused_s else 0.0
+    def _refused_key(self) -> Refused:
+        wait_s = self._slowly.next(self._pace.refused_s)
+        return Refused("the site does not know this machine's key", wait_s)
 
     async def _welcome(self, socket: ClientConnection) -> Welcome:
         while True:
@@ -260,10 +273,12 @@ class Link:
             self._later(self._send("described", described))
 
     async def _report_for_ever(self, socket: ClientConnection, welcome: Welcome) -> None:
-        seq, wait = 0, welcome.first_report_in_s
+        seq, wait, gap = 0, welcome.first_report_in_s, Doubling(self._pace.gap_s, self._pace.longest_gap_s)
         while True:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._due.wait(), wait)
+            if not self._due.is_set():
+                gap.reset()
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._due.wait(), wait)
             self._due.clear()
             now = time.monotonic()
             if self._sent and now - self._heard > self._pace.silence_s:
@@ -276,7 +291,7 @@ class Link:
                 self._sent.pop(next(iter(self._sent)))
             self._sent[seq] = now
             await socket.send(codec.encode("report", self._peer.report(seq, whole)))
-            await asyncio.sleep(self._pace.gap_s)
+            await asyncio.sleep(gap.next())
             wait = max(0.0, welcome.report_every_s - self._pace.gap_s)
 
     async def _send(self, kind: str, body: object) -> None:

@@ -18,6 +18,7 @@ from corral.controllers.heard import Heard
 from corral.controllers.last_used import LastUsedWriter
 from corral.controllers.lease import Lease, stop_process
 from corral.controllers.liveness import Liveness
+from corral.controllers.placement import PlacementWorker
 from corral.domain.permissions import ROUTES
 from corral.server import errors
 from corral.server.agents import Hub
@@ -91,6 +92,8 @@ def _parts(app: FastAPI, monotonic: Callable[[], float]) -> Iterator[Part]:
     yield LastUsedWriter(state.last_used)
     state.live = Live(state.db)
     yield state.live
+    state.placer = PlacementWorker(state.db)
+    yield state.placer
 
 
 def routes_of(app: FastAPI) -> Iterator[tuple[str, str]]:

@@ -49,13 +49,13 @@ class Door:
     @contextmanager
     def read(self) -> Iterator[Context]:
         """Enter, in a transaction that only reads."""
-        with self._audited(), self._db.read() as tx:
+        with self.audited(), self._db.read() as tx:
             yield self._enter(tx)
 
     @contextmanager
     def write(self) -> Iterator[Context]:
         """Enter, in a transaction that commits at the end."""
-        with self._audited(), self._db.write() as tx:
+        with self.audited(), self._db.write() as tx:
             yield self._enter(tx)
 
     def _enter(self, tx: Tx) -> Context:
@@ -94,7 +94,7 @@ class Door:
         return JSONResponse(answer, status)
 
     @contextmanager
-    def _audited(self) -> Iterator[None]:
+    def audited(self) -> Iterator[None]:
         """Commit an entry of its own for a refused act worth knowing (spec 10, "Events, audit")."""
         try:
             yield

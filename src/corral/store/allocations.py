@@ -73,7 +73,6 @@ def of_workloads(tx: Tx, scope: Scope, workload_ids: Collection[str]) -> dict[st
             machines.c.name.label("machine_name"),
             machines.c.state.label("machine_state"),
             machines.c.state_since.label("machine_state_since"),
-            machines.c.inventory.label("machine_inventory"),
         )
         .join(machines, machines.c.id == _A.machine_id)
         .where(_A.org_id == scope.org, _A.workload_id.in_(list(workload_ids)))
@@ -172,9 +171,9 @@ def release(tx: Tx, scope: Scope, ids: Collection[str], reason: str) -> None:
     )
 
 
-def live_with_keys_of(tx: Tx, scope: Scope, user_id: str, key_id: str | None = None) -> Sequence[Row]:
-    """Return live, unstopped allocations of workloads to which a key of this user (this one, if given) is attached."""
-    query = (
+def live_with_keys_of(tx: Tx, scope: Scope, user_id: str) -> Sequence[Row]:
+    """Return live, unstopped allocations of workloads to which a key of this user is attached."""
+    return tx.all(
         select(_A.id, _A.machine_id, _A.workload_id)
         .join(workload_ssh_keys, workload_ssh_keys.c.workload_id == _A.workload_id)
         .join(ssh_keys, ssh_keys.c.id == workload_ssh_keys.c.key_id)
@@ -186,20 +185,6 @@ def live_with_keys_of(tx: Tx, scope: Scope, user_id: str, key_id: str | None = N
         )
         .distinct()
         .order_by(_A.id)
-    )
-    return tx.all(query if key_id is None else query.where(ssh_keys.c.id == key_id))
-
-
-def orgs_with_key(tx: Tx, user_id: str, key_id: str) -> list[str]:
-    """Return the organisations in which this key of this user is attached to something."""
-    return list(
-        tx.conn.execute(
-            select(workload_ssh_keys.c.org_id)
-            .join(ssh_keys, ssh_keys.c.id == workload_ssh_keys.c.key_id)
-            .where(ssh_keys.c.user_id == user_id, ssh_keys.c.id == key_id)
-            .distinct()
-            .order_by(workload_ssh_keys.c.org_id)
-        ).scalars()
     )
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, delete, func, insert, or_, select, update
 
+from corral.store.tables.clusters import tenancies
 from corral.store.tables.machines import machines
-from corral.store.tables.orgs import members, orgs, workspaces
+from corral.store.tables.orgs import members, workspaces
 from corral.store.tables.users import ssh_keys, users
 from corral.store.tables.workloads import allocations, workload_ssh_keys, workloads
 from corral.store.transaction import Row, Scope, Tx
@@ -178,12 +179,12 @@ def matching_again(tx: Tx) -> Sequence[Row]:
     )
 
 
-def attach(tx: Tx, scope: Scope, pairs: Sequence[tuple[str, str]]) -> None:
-    """Attach keys: (workload, key) each."""
-    if pairs:
+def attach(tx: Tx, keys: Sequence[tuple[Scope, str, str]]) -> None:
+    """Attach keys: (whose workload, the workload, the key) each."""
+    if keys:
         tx.run(
             insert(workload_ssh_keys),
-            [{"org_id": scope.org, "workload_id": workload, "key_id": key} for workload, key in pairs],
+            [{"org_id": scope.org, "workload_id": workload, "key_id": key} for scope, workload, key in keys],
         )
 
 
@@ -211,11 +212,6 @@ def with_keys_of(tx: Tx, scope: Scope, user_id: str, workload_ids: Collection[st
         )
     )
     return {row["workload_id"] for row in rows}
-
-
-def keys_of(tx: Tx, user_id: str) -> Sequence[Row]:
-    """Return a user's own SSH keys."""
-    return tx.all(select(ssh_keys).where(ssh_keys.c.user_id == user_id).order_by(ssh_keys.c.created_at, ssh_keys.c.id))
 
 
 def keys_with_text(tx: Tx, scope: Scope, texts: Collection[str]) -> list[str]:
@@ -250,11 +246,6 @@ def an_owner(tx: Tx, scope: Scope) -> str | None:
     return owner
 
 
-def contact(tx: Tx, scope: Scope) -> str:
-    """Return the organisation's contact line."""
-    return str(tx.scalar(select(orgs.c.contact).where(orgs.c.id == scope.org)) or "")
-
-
 def last_queue_no(tx: Tx, scope: Scope, cluster_id: str) -> int:
     """Return the number of the last of those that wait (0: none does)."""
     number = tx.scalar(
@@ -263,3 +254,23 @@ def last_queue_no(tx: Tx, scope: Scope, cluster_id: str) -> int:
         )
     )
     return int(number or 0)
+
+
+def machine_traits(tx: Tx, machine_ids: Collection[str]) -> dict[str, Row]:
+    """Return of each machine what people see beside a workload on it. Takes ids that a scoped question gave."""
+    if not machine_ids:
+        return {}
+    rows = tx.all(
+        select(
+            machines.c.id,
+            machines.c.inventory["network_mbps"].as_integer().label("network_mbps"),
+            machines.c.inventory["storage_quota"].as_string().label("storage_quota"),
+        ).where(machines.c.id.in_(set(machine_ids)))
+    )
+    return {row["id"]: row for row in rows}
+
+
+def cluster_slugs(tx: Tx, scope: Scope) -> dict[str, str]:
+    """Return the short name of each cluster the organisation has ever used, by id."""
+    rows = tx.all(select(tenancies.c.cluster_id, tenancies.c.slug).where(tenancies.c.org_id == scope.org))
+    return {row["cluster_id"]: row["slug"] for row in rows}

@@ -40,13 +40,6 @@ def wake_user(tx: Tx, scope: Scope, user_id: str) -> None:
     tx.wake(Wake.STREAMS, user_id)
 
 
-def wake_key(tx: Tx, user_id: str, key_id: str) -> None:
-    """This key of this user is about to be removed from everything. Call it before its rows are deleted."""
-    for org in rows.orgs_with_key(tx, user_id, key_id):
-        _renew(tx, Scope(org), rows.live_with_keys_of(tx, Scope(org), user_id, key_id))
-    tx.wake(Wake.STREAMS, user_id)
-
-
 def _renew(tx: Tx, scope: Scope, live: Sequence[Row]) -> None:
     rows.next_generation(tx, scope, [row["id"] for row in live])
     for machine_id in sorted({row["machine_id"] for row in live}):

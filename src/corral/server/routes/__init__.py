@@ -11,6 +11,7 @@ from corral.server.routes import (
     agent_join,
     agents,
     clusters,
+    compute_clusters,
     connections,
     health,
     join_tokens,
@@ -20,6 +21,7 @@ from corral.server.routes import (
     me,
     orgs,
     site,
+    tls,
     workspaces,
 )
 
@@ -33,8 +35,10 @@ ROUTERS: tuple[APIRouter, ...] = (
     clusters.router,
     join_tokens.router,
     machines.router,
+    compute_clusters.router,
     connections.router,
     journal.router,
+    tls.router,
 )
 
 

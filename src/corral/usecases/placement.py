@@ -1,0 +1,407 @@
+"""Placing workloads, many in one transaction (spec 20 and 30; design decision 5).
+
+Every rule is read again under the tenancy's lock: who asks, access, quota, whether the name is
+free, the keys, the machines. An ask that is refused spoils nothing for the others: everything is
+judged before anything is written. What fails after that (the last guards in the database) fails
+the transaction; the worker then does each ask again alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from corral.domain import compute_clusters as rules
+from corral.domain import quotas
+from corral.domain.compute_clusters import Creation
+from corral.domain.errors import Refusal, not_found
+from corral.domain.events import Entry, Subject
+from corral.domain.ids import shown
+from corral.domain.permissions import Rule
+from corral.domain.placement import Ahead, PlacementAsk, Plan, refusals, try_place
+from corral.domain.workloads import Kind, State, Step, must_end_by
+from corral.store import access, allocations, clusters, fleet, ssh_keys, workloads
+from corral.store.transaction import Actor, Row, Scope, Tx, Wake
+from corral.usecases import idempotency
+from corral.usecases.compute_clusters import Around, ComputeCluster, MachineTraits, built, own_keys
+from corral.usecases.context import Context, new_id
+from corral.usecases.fleets import Fleets, Grant, Tenancy, Waiting
+from corral.usecases.identity import Caller, Place, enter
+
+REASONS_KEPT = 20
+"""Machines named in the stored reason of what waits; all of them are named to whoever asks (`placements/explain`)."""
+REASONS_ANSWERED = 1_000
+
+
+@dataclass(frozen=True)
+class CreateAsk:
+    """One request to create a compute cluster. `render` makes its answer, kept under `key` when there is one."""
+
+    caller: Caller
+    rule: Rule
+    place: Place
+    creation: Creation
+    render: Callable[[Context, ComputeCluster], dict[str, Any]]
+    key: idempotency.Key | None = None
+    status: int = 201
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """An ask of somebody who may ask, and the cluster it goes to. `number` is its place in the batch."""
+
+    number: int
+    ask: CreateAsk
+    ctx: Context
+    cluster: Row
+
+    @property
+    def tenancy(self) -> tuple[str, str]:
+        return self.cluster["cluster_id"], self.ctx.org.id
+
+    @property
+    def where(self) -> str:
+        """For messages."""
+        return f"Workspace '{self.ctx.workspace.slug}' on cluster '{self.cluster['slug']}'"
+
+
+@dataclass(frozen=True)
+class _Made:
+    """The rows of one new workload; `held` None while it waits."""
+
+    one: _Ready
+    workload: Mapping[str, Any]
+    plan: Plan | None = None
+    held: Mapping[str, Any] | None = None
+    keys: Sequence[str] = ()
+
+
+class _Batch:
+    """What is looked up once for all asks of a batch."""
+
+    def __init__(self, tx: Tx) -> None:
+        self.tx = tx
+        self._entered: dict[tuple[str | None, Rule, Place], Context] = {}
+        self._wanted_names: dict[str, set[str]] = {}
+        self._taken: dict[str, set[str]] = {}
+        self._keys: dict[str, list[str]] = {}
+
+    def ready(self, number: int, ask: CreateAsk) -> _Ready:
+        """Let the caller in and find the cluster. One who asks for several things at once is let in once."""
+        known = (ask.caller.token, ask.rule, ask.place)
+        if known not in self._entered:
+            self._entered[known] = enter(self.tx, ask.caller, ask.rule, ask.place)
+        ctx = self._entered[known]
+        actor = replace(ctx.actor, address=ask.caller.address, request_id=ask.caller.request_id)
+        ctx = replace(ctx, actor=actor)
+        rules.check(ask.creation)
+        self._wanted_names.setdefault(ctx.workspace.id, set()).add(ask.creation.name)
+        return _Ready(number, ask, ctx, cluster_of(ctx, ask.creation.cluster))
+
+    def claim_name(self, ctx: Context, name: str) -> None:
+        """Refuse a name that is taken, by what lives or by an earlier ask of this batch."""
+        taken = self._taken.get(ctx.workspace.id)
+        if taken is None:
+            wanted = self._wanted_names[ctx.workspace.id]
+            kind = Kind.COMPUTE_CLUSTER.value
+            taken = workloads.live_names(self.tx, ctx.scope, ctx.workspace.id, kind, wanted)
+            self._taken[ctx.workspace.id] = taken
+        if name in taken:
+            raise Refusal(
+                "NAME_TAKEN", f"There is a compute cluster '{name}' in this workspace already. Choose another name."
+            )
+
+    def name_is_taken(self, ctx: Context, name: str) -> None:
+        self._taken[ctx.workspace.id].add(name)
+
+    def keys(self, ctx: Context, named: Sequence[str] | None) -> list[str]:
+        """Return the ids of the caller's keys to attach: those named, or all of them."""
+        if named is not None:
+            return own_keys(ctx, named)
+        if ctx.user.id not in self._keys:
+            rows = ssh_keys.listed(self.tx, ctx.user.id, None, rules.MAX_KEYS)
+            self._keys[ctx.user.id] = [row["id"] for row in rows]
+        return self._keys[ctx.user.id]
+
+
+def cluster_of(ctx: Context, slug: str | None) -> Row:
+    """Return the tenancy asked for, or the only one the workspace may use.
+
+    Errors: `NOT_FOUND`, `NO_ACCESS`, `CLUSTER_REQUIRED`.
+    """
+    if slug is not None:
+        row = clusters.tenancy_by_slug(ctx.tx, ctx.scope, slug)
+        if row is None:
+            raise not_found()
+        return row
+    found = access.listed(ctx.tx, ctx.scope, ctx.workspace.id, None, 2)
+    if not found:
+        raise no_access(ctx)
+    if len(found) > 1:
+        raise Refusal(
+            "CLUSTER_REQUIRED", "This workspace may use several clusters: name one in 'cluster'.", field="cluster"
+        )
+    return found[0]
+
+
+def no_access(ctx: Context) -> Refusal:
+    return Refusal(
+        "NO_ACCESS",
+        f"Workspace '{ctx.workspace.slug}' has no access to this cluster. Ask an admin of the organisation for it.",
+    )
+
+
+def selected(tenancy: Tenancy, creation: Creation, grant: Grant) -> PlacementAsk:
+    """Return the ask with what its workspace may use.
+
+    A machine or pool outside of that is refused as one that does not exist.
+    Errors: `NODE_NOT_FOUND`, `NO_ACCESS`.
+    """
+    want = PlacementAsk(creation.ask, grant.pools, creation.machine, creation.pool, creation.gpu_model)
+    if creation.pool is not None and not want.sees(creation.pool):
+        raise Refusal(
+            "NO_ACCESS",
+            f"This workspace may not use a pool {shown(creation.pool)}. Ask an admin for it, or leave 'pool' out.",
+            field="pool",
+        )
+    if creation.machine is not None:
+        machine = tenancy.fleet.machines.get(creation.machine)
+        if machine is None or not want.sees(machine.facts.pool):
+            raise Refusal(
+                "NODE_NOT_FOUND", f"This workspace may use no machine {shown(creation.machine)}.", field="machine"
+            )
+    return want
+
+
+def create_many(tx: Tx, fleets: Fleets, asks: Sequence[CreateAsk]) -> list[idempotency.Stored | Refusal]:
+    """Create what can be created; return for each ask its answer or its refusal.
+
+    Raises when the transaction must not commit; `fleets` is then to be forgotten. No two asks
+    may share an `Idempotency-Key`.
+    """
+    batch = _Batch(tx)
+    answers: dict[int, idempotency.Stored | Refusal] = {}
+    ready, made = [], []
+    for number, ask in enumerate(asks):
+        try:
+            ready.append(batch.ready(number, ask))
+        except Refusal as refusal:
+            answers[number] = refusal
+    tenancies = {(c, org): fleets.locked(tx, Scope(org), c) for c, org in sorted({one.tenancy for one in ready})}
+    for one in ready:
+        try:
+            stored = idempotency.recall(one.ctx, one.ask.key) if one.ask.key else None
+            if stored is not None:
+                answers[one.number] = stored
+            else:
+                made.append(_make(batch, tenancies[one.tenancy], one))
+        except Refusal as refusal:
+            answers[one.number] = refusal
+    _write(tx, tenancies, made)
+    traits = workloads.machine_traits(tx, [new.plan.machine_id for new in made if new.plan is not None])
+    for new in made:
+        answers[new.one.number] = _answer(new, traits)
+    return [answers[number] for number in range(len(asks))]
+
+
+def _make(batch: _Batch, tenancy: Tenancy, one: _Ready) -> _Made:
+    """Judge one ask; when nothing refuses it, count it in what is remembered, and return its rows."""
+    ctx, creation = one.ctx, one.ask.creation
+    grant = tenancy.grant(batch.tx, ctx.workspace.id)
+    if grant is None:
+        raise no_access(ctx)
+    batch.claim_name(ctx, creation.name)
+    keys = batch.keys(ctx, creation.ssh_keys)
+    want = selected(tenancy, creation, grant)
+    plan, reason = _find(batch.tx, tenancy, one, want)
+    batch.name_is_taken(ctx, creation.name)
+    workload = _workload_row(tenancy, one, plan, reason)
+    if plan is None:
+        tenancy.last_queue_no += 1
+        waiting = Waiting(workload["id"], ctx.workspace.id, creation.name, want, creation.time_limit_seconds, reason)
+        tenancy.queue.append(waiting)
+        return _Made(one, workload, keys=keys)
+    take(tenancy, ctx.workspace.id, plan)
+    return _Made(one, workload, plan, allocation_row(ctx.tx, workload, plan), keys)
+
+
+def take(tenancy: Tenancy, workspace_id: str, plan: Plan) -> None:
+    """Count a placement in what is remembered."""
+    tenancy.fleet.take(plan)
+    tenancy.live_gpus[workspace_id] = tenancy.live_gpus.get(workspace_id, 0) + len(plan.gpus)
+
+
+def _find(tx: Tx, tenancy: Tenancy, one: _Ready, want: PlacementAsk) -> tuple[Plan | None, str]:
+    """Return where it goes, or None and why it waits. Errors: `QUOTA_EXCEEDED`, `NO_CAPACITY`."""
+    workspace, creation = one.ctx.workspace, one.ask.creation
+    quota = held_by_quota(tx, tenancy, workspace.id, creation.gpus)
+    if quota is not None:
+        if not creation.wait or creation.gpus > quota.limit:
+            raise quotas.exceeded(one.where, quota)
+        return None, quotas.explain(quota)
+    ahead = ahead_of(tx, tenancy)
+    plan = try_place(tenancy.fleet, want, ahead)
+    if plan is not None:
+        return plan, ""
+    reasons = list(refusals(tenancy.fleet, want, ahead))
+    if not creation.wait:
+        raise _no_capacity(one, reasons)
+    return None, reason_text(reasons)
+
+
+def held_by_quota(
+    tx: Tx, tenancy: Tenancy, workspace_id: str, gpus: int, before: int | None = None
+) -> quotas.Use | None:
+    """Return how the quota is used when it does not allow `gpus` more, after those that wait before."""
+    grant = tenancy.grant(tx, workspace_id)
+    if grant is None or grant.quota is None:
+        return None
+    waiting = tenancy.waiting_gpus(workspace_id) if before is None else before
+    use = quotas.Use(grant.quota, tenancy.live_gpus.get(workspace_id, 0), waiting, gpus)
+    return use if use.excess else None
+
+
+def ahead_of(tx: Tx, tenancy: Tenancy) -> Ahead:
+    """Return whom a new ask must not overtake: what waits for machines (not for its own quota or access)."""
+    ahead, before = Ahead(), dict[str, int]()
+    for waiting in tenancy.queue:
+        grant = tenancy.grant(tx, waiting.workspace_id)
+        asked = before.get(waiting.workspace_id, 0)
+        gpus = waiting.want.ask.gpus
+        if grant is not None and held_by_quota(tx, tenancy, waiting.workspace_id, gpus, asked) is None:
+            ahead.add(replace(waiting.want, pools=grant.pools))
+        before[waiting.workspace_id] = asked + gpus
+    return ahead
+
+
+def reason_text(reasons: Sequence[tuple[str, str]]) -> str:
+    """Return why something waits, machine by machine, for its stored reason."""
+    if not reasons:
+        return "no machine that this workspace may use is what was asked for"
+    more = f"; and {len(reasons) - REASONS_KEPT} more machines" if len(reasons) > REASONS_KEPT else ""
+    return "; ".join(f"{machine}: {reason}" for machine, reason in reasons[:REASONS_KEPT]) + more
+
+
+def _no_capacity(one: _Ready, reasons: Sequence[tuple[str, str]]) -> Refusal:
+    whom = one.ctx.org.contact or clusters.site_contact(one.ctx.tx) or "an admin of the organisation"
+    left_out = {"machines_left_out": len(reasons) - REASONS_ANSWERED} if len(reasons) > REASONS_ANSWERED else {}
+    return Refusal(
+        "NO_CAPACITY",
+        f"No machine can take this now: {reason_text(reasons)}. "
+        f"Ask for less, wait for capacity with 'wait', or ask {whom} for more.",
+        machines=[{"name": machine, "reason": reason} for machine, reason in reasons[:REASONS_ANSWERED]],
+        **left_out,
+    )
+
+
+# ---- rows
+
+
+def _workload_row(tenancy: Tenancy, one: _Ready, plan: Plan | None, reason: str) -> dict[str, Any]:
+    ctx, creation, ask = one.ctx, one.ask.creation, one.ask.creation.ask
+    return {
+        "id": new_id(ctx.now),
+        "org_id": ctx.org.id,
+        "workspace_id": ctx.workspace.id,
+        "cluster_id": tenancy.cluster_id,
+        "kind": Kind.COMPUTE_CLUSTER.value,
+        "name": creation.name,
+        "state": State.PROVISIONING.value,
+        "state_since": ctx.now,
+        "step": (Step.WAITING if plan is None else Step.PLACED).value,
+        "step_since": ctx.now,
+        "reason": reason,
+        "wanted": "",
+        "seen": "",
+        "image": creation.image or rules.BASE_IMAGE,
+        "ask": {
+            "gpus": ask.gpus,
+            "vcpu": ask.vcpu,
+            "ram_mib": ask.ram_mib,
+            "storage_mib": ask.storage_mib,
+            "machine": creation.machine,
+            "pool": creation.pool,
+            "gpu_model": creation.gpu_model,
+        },
+        "time_limit_s": creation.time_limit_seconds,
+        "queued": plan is None,
+        "queue_no": tenancy.last_queue_no + 1 if plan is None else None,
+        "must_end_by": must_end_by(ctx.now, creation.time_limit_seconds) if plan is not None else None,
+        "created_by": ctx.user.id,
+        "created_at": ctx.now,
+        "stop_asked_at": None,
+        "stop_reason": None,
+        "ended_at": None,
+    }
+
+
+def allocation_row(tx: Tx, workload: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
+    return {
+        "id": new_id(tx.now),
+        "org_id": workload["org_id"],
+        "cluster_id": workload["cluster_id"],
+        "workspace_id": workload["workspace_id"],
+        "machine_id": plan.machine_id,
+        "workload_id": workload["id"],
+        "generation": 1,
+        "gpus": len(plan.gpus),
+        "vcpu": plan.resources.vcpu,
+        "ram_mib": plan.resources.ram_mib,
+        "storage_mib": plan.resources.storage_mib,
+        "placed_at": tx.now,
+        "must_end_by": workload["must_end_by"],
+        "seen_gpus": [],
+    }
+
+
+def hold_rows(held: Mapping[str, Any], plan: Plan) -> list[dict[str, Any]]:
+    return [
+        {"allocation_id": held["id"], "gpu_id": gpu.id, "org_id": held["org_id"], "machine_id": plan.machine_id}
+        for gpu in plan.gpus
+    ]
+
+
+def _write(tx: Tx, tenancies: Mapping[tuple[str, str], Tenancy], made: Sequence[_Made]) -> None:
+    """Write everything; raises when one of the database's last guards says no."""
+    workloads.insert_many(tx, [new.workload for new in made])
+    placed = [(new, new.held, new.plan) for new in made if new.held is not None and new.plan is not None]
+    holds = [hold for _, held, plan in placed for hold in hold_rows(held, plan)]
+    allocations.insert_many(tx, [held for _, held, _ in placed], holds)
+    workloads.attach(tx, [(new.one.ctx.scope, new.workload["id"], key) for new in made for key in new.keys])
+    for where, tenancy in tenancies.items():
+        here = [new for new in made if new.one.tenancy == where]
+        if here:
+            machines = sorted({new.plan.machine_id for new in here if new.plan is not None})
+            tenancy.version = fleet.touch(tx, tenancy.scope, tenancy.cluster_id, machines)
+            for id in machines:
+                tx.wake(Wake.DESIRED, id)
+    for new in made:
+        _record(new)
+
+
+def _record(new: _Made) -> None:
+    ctx, creation, plan = new.one.ctx, new.one.ask.creation, new.plan
+    subject = Subject(ctx.org.id, new.workload["cluster_id"], ctx.workspace.id, None, new.workload["id"])
+    ctx.record("workload.created", subject, name=creation.name, gpus=creation.gpus, image=new.workload["image"])
+    if plan is not None:
+        record_placed(ctx.tx, subject, creation.name, plan, ctx.actor)
+
+
+def record_placed(tx: Tx, subject: Subject, name: str, plan: Plan, by: Actor) -> None:
+    data = {"name": name, "machine": plan.machine, "gpus": len(plan.gpus)}
+    tx.record(Entry("workload.placed", replace(subject, machine=plan.machine_id), data), by)
+
+
+def _answer(new: _Made, traits: Mapping[str, Row]) -> idempotency.Stored:
+    ctx, ask = new.one.ctx, new.one.ask
+    machine = None
+    if new.plan is not None:
+        machine = MachineTraits.of(new.plan.machine_id, new.plan.machine, traits.get(new.plan.machine_id))
+    gpus = [{"uuid": gpu.uuid, "model": gpu.model} for gpu in (new.plan.gpus if new.plan else ())]
+    workload = {**new.workload, "maker": ctx.user.login}
+    around = Around(new.one.cluster["slug"], machine, gpus, bool(new.keys))
+    answer = ask.render(ctx, built(workload, new.held, around))
+    if ask.key is not None:
+        idempotency.remember(ctx, ask.key, ask.status, answer)
+    return idempotency.Stored(ask.status, answer)

@@ -85,6 +85,15 @@ def _holding() -> ColumnElement[bool]:
     return or_(allocations.c.released_at.is_(None), allocations.c.lingers_since.is_not(None))
 
 
+def _held_gpu() -> ColumnElement[bool]:
+    return (
+        select(gpu_holds.c.gpu_id)
+        .join(allocations, allocations.c.id == gpu_holds.c.allocation_id)
+        .where(gpu_holds.c.gpu_id == gpus.c.id, _holding())
+        .exists()
+    )
+
+
 def _held(tx: Tx, scope: Scope, cluster_id: str, version: int) -> dict[str, Resources]:
     columns = ("gpus", "vcpu", "ram_mib", "storage_mib")
     rows = tx.all(
@@ -98,15 +107,9 @@ def _held(tx: Tx, scope: Scope, cluster_id: str, version: int) -> dict[str, Reso
 
 def _gpus(tx: Tx, scope: Scope, cluster_id: str, version: int) -> dict[str, list[Row]]:
     """Return each machine's GPUs with whether one is `held`; replaced ones are left out."""
-    held = (
-        select(gpu_holds.c.gpu_id)
-        .join(allocations, allocations.c.id == gpu_holds.c.allocation_id)
-        .where(gpu_holds.c.gpu_id == gpus.c.id, _holding())
-        .exists()
-    )
     rows = tx.all(
         select(gpus.c.id, gpus.c.machine_id, gpus.c.uuid, gpus.c.slot, gpus.c.model, gpus.c.state, gpus.c.busy)
-        .add_columns(held.label("held"))
+        .add_columns(_held_gpu().label("held"))
         .join(machines, _M.id == gpus.c.machine_id)
         .where(*_changed(scope, cluster_id, version), gpus.c.gone.is_(False))
     )
@@ -140,3 +143,30 @@ def _closed(row: Row) -> str:
     standing = Standing(MachineState(row["state"]), row["cordon_reason"], row["quarantine"], row["pressure"])
     reason = closed_because(standing)
     return f"takes no new work: {reason}" if reason and reason == row["pressure"] else reason
+
+
+def free_gpus(tx: Tx, scope: Scope, machine_id: str, uuids: Collection[str]) -> Sequence[Row]:
+    """Return those GPUs of a machine, faulty ones too, that nothing holds."""
+    return tx.all(
+        select(gpus.c.id, gpus.c.uuid).where(
+            gpus.c.org_id == scope.org,
+            gpus.c.machine_id == machine_id,
+            gpus.c.gone.is_(False),
+            gpus.c.uuid.in_(list(uuids)),
+            ~_held_gpu(),
+        )
+    )
+
+
+def free_on(tx: Tx, scope: Scope, machine_id: str) -> Resources:
+    """Return the vCPU, RAM and storage of a machine that nothing holds."""
+    names = ("vcpu", "ram_mib", "storage_mib")
+    total = tx.one(select(*(_M[name] for name in names)).where(_M.org_id == scope.org, _M.id == machine_id))
+    held = tx.one(
+        select(*(func.coalesce(func.sum(allocations.c[name]), 0).label(name) for name in names)).where(
+            allocations.c.org_id == scope.org, allocations.c.machine_id == machine_id, _holding()
+        )
+    )
+    if total is None or held is None:
+        return Resources()
+    return Resources(0, *(int(total[name]) - int(held[name]) for name in names))

@@ -13,9 +13,9 @@ from corral.domain.events import Subject
 from corral.domain.permissions import Role
 from corral.store import links
 from corral.store import orgs as rows
-from corral.store.transaction import Row, Wake
+from corral.store.transaction import Row
 from corral.usecases import links as link_acts
-from corral.usecases import orgs
+from corral.usecases import desired, orgs
 from corral.usecases.context import Context
 from corral.usecases.links import NewLink
 
@@ -41,7 +41,7 @@ def set_role(ctx: Context, user: str, role: Role) -> Member:
         rules.check_owner_stays(Role(row["role"]), role, rows.owners(ctx.tx, ctx.scope))
         rows.set_role(ctx.tx, ctx.scope, row["user_id"], role.value)
         ctx.record("org.member.role", Subject(org=ctx.org.id), login=row["login"], before=row["role"], after=role.value)
-        ctx.wake(Wake.STREAMS, row["user_id"])
+        desired.wake_user(ctx.tx, ctx.scope, row["user_id"])
     return _member(_one(ctx, row["user_id"]))
 
 
@@ -54,7 +54,7 @@ def remove(ctx: Context, user: str) -> None:
     rules.check_owner_stays(Role(row["role"]), None, rows.owners(ctx.tx, ctx.scope))
     rows.remove_member(ctx.tx, ctx.scope, row["user_id"])
     ctx.record("org.member.removed", Subject(org=ctx.org.id), login=row["login"], role=row["role"])
-    ctx.wake(Wake.STREAMS, row["user_id"])
+    desired.wake_user(ctx.tx, ctx.scope, row["user_id"])
 
 
 def login_link(ctx: Context, user: str) -> NewLink:

@@ -14,7 +14,7 @@ from corral.domain.machines import MachineRef, MachineState, Quarantine
 from corral.domain.sessions import Opened, Report
 from corral.store import machines as machine_rows
 from corral.store.transaction import Row, Tx
-from corral.usecases import allocation_reports, machines, sessions
+from corral.usecases import adoption, allocation_reports, machines, sessions
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def described(tx: Tx, session: Opened, works: Sequence[Desired]) -> None:
     Errors: as of `receive`.
     """
     sessions.current(tx, session)
-    allocation_reports.adopt(tx, session.machine, works)
+    adoption.adopt(tx, session.machine, works)
 
 
 def _unknown_work(tx: Tx, machine: MachineRef, row: Row, unknown: Sequence[str]) -> None:

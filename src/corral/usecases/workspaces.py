@@ -14,8 +14,8 @@ from corral.store import access as access_rows
 from corral.store import fleet
 from corral.store import orgs as org_rows
 from corral.store import workspaces as rows
-from corral.store.transaction import Row, Wake
-from corral.usecases import orgs
+from corral.store.transaction import Row
+from corral.usecases import desired, orgs
 from corral.usecases.context import Context
 
 
@@ -101,6 +101,7 @@ def set_member(ctx: Context, user: str, part: Part) -> Member:
     if before != part.value:
         rows.set_part(ctx.tx, ctx.scope, ctx.workspace.id, person["user_id"], part.value)
         ctx.record("workspace.member.set", _subject(ctx), login=person["login"], before=before, after=part.value)
+        desired.wake_user(ctx.tx, ctx.scope, person["user_id"])
     return next(one for one in members(ctx, None, orgs.ALL) if one.user_id == person["user_id"])
 
 
@@ -111,7 +112,7 @@ def remove_member(ctx: Context, user: str) -> None:
     if not rows.remove_member(ctx.tx, ctx.scope, ctx.workspace.id, person["user_id"]):
         raise not_found()
     ctx.record("workspace.member.removed", _subject(ctx), login=person["login"])
-    ctx.wake(Wake.STREAMS, person["user_id"])
+    desired.wake_user(ctx.tx, ctx.scope, person["user_id"])
 
 
 def _locked(ctx: Context) -> Row:

@@ -1,0 +1,166 @@
+"""Work that a machine runs and this site does not know: a restored database (design decision 2).
+
+What is unambiguous is adopted as it runs; nothing is stopped. The rest stays unknown: its machine is
+in quarantine, asks again with every report, and is adopted then if what stood in the way is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from corral.domain import ids, quotas
+from corral.domain.allocations import Desired, bounded, legible
+from corral.domain.events import Entry, Subject
+from corral.domain.machines import MachineRef
+from corral.domain.resources import Resources
+from corral.domain.workloads import Kind, State
+from corral.store import access, allocations, fleet, workloads
+from corral.store.transaction import Actor, Row, Scope, Tx, Wake
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """What became of each: ids adopted, and (id, why not) of the rest."""
+
+    adopted: Sequence[str]
+    ambiguous: Sequence[tuple[str, str]]
+
+
+class _Ambiguous(Exception):
+    """Why something cannot be adopted by itself; for people."""
+
+
+def adopt(tx: Tx, machine: MachineRef, described: Sequence[Desired]) -> Adoption:
+    """Adopt what is unambiguous of what the machine describes. Locks the tenancy."""
+    adopted, ambiguous = [], []
+    if described:
+        fleet.lock(tx, Scope(machine.org_id), machine.cluster_id)
+    for work in described:
+        try:
+            _adopt(tx, machine, work)
+        except _Ambiguous as why:
+            ambiguous.append((work.id, str(why)))
+        else:
+            adopted.append(work.id)
+    return Adoption(adopted, ambiguous)
+
+
+def _adopt(tx: Tx, machine: MachineRef, work: Desired) -> None:
+    scope = Scope(machine.org_id)
+    _check_owner(tx, machine, work)
+    gpus = _gpus(tx, scope, machine, work)
+    _check_quota(tx, machine, work)
+    fleet.touch(tx, scope, machine.cluster_id, [machine.id])
+    known = workloads.get(tx, scope, work.workload)
+    name = _revive(tx, scope, machine, work) if known is None else _unqueue(tx, scope, known, machine, work)
+    ends = None if work.seconds_left is None else tx.now + timedelta(seconds=bounded(work.seconds_left))
+    workloads.save(tx, scope, work.workload, must_end_by=ends)
+    held = {
+        **_place(machine, work),
+        "id": work.id,
+        "machine_id": machine.id,
+        "workload_id": work.workload,
+        "generation": bounded(work.generation + 1),
+        "gpus": len(gpus),
+        "vcpu": work.resources.vcpu,
+        "ram_mib": work.resources.ram_mib,
+        "storage_mib": work.resources.storage_mib,
+        "placed_at": tx.now,
+        "must_end_by": ends,
+        "stop_asked_at": tx.now if work.stop else None,
+        "seen_gpus": [],
+    }
+    holds = [
+        {"allocation_id": work.id, "gpu_id": gpu["id"], "org_id": scope.org, "machine_id": machine.id} for gpu in gpus
+    ]
+    allocations.insert_many(tx, [held], holds)
+    tx.wake(Wake.DESIRED, machine.id)
+    subject = Subject(machine.org_id, machine.cluster_id, work.workspace, machine.id, work.workload)
+    by = Actor("machine", machine.id, machine.name)
+    tx.record(Entry("cluster.node.unknown_work", subject, {"name": name, "change": "adopted"}), by)
+
+
+def _place(machine: MachineRef, work: Desired) -> dict[str, Any]:
+    return {"org_id": machine.org_id, "cluster_id": machine.cluster_id, "workspace_id": work.workspace}
+
+
+def _check_owner(tx: Tx, machine: MachineRef, work: Desired) -> None:
+    """Its organisation and workspace must be the machine's, and its ids new here."""
+    if work.org != machine.org_id or workloads.workspace(tx, Scope(machine.org_id), work.workspace) is None:
+        raise _Ambiguous("its workspace does not exist here")
+    if work.kind != Kind.COMPUTE_CLUSTER.value:
+        raise _Ambiguous("its kind of workload is not known to this release")
+    if not ids.is_uuid(work.id) or not ids.is_uuid(work.workload) or allocations.exists(tx, work.id):
+        raise _Ambiguous("its id cannot be used here")
+
+
+def _gpus(tx: Tx, scope: Scope, machine: MachineRef, work: Desired) -> Sequence[Row]:
+    """Return the rows of its GPUs; they and its other resources must be free."""
+    found = fleet.free_gpus(tx, scope, machine.id, work.gpus)
+    if len(found) != len(work.gpus) or len(set(work.gpus)) != len(work.gpus):
+        raise _Ambiguous("one of its GPUs is not on this machine, or belongs to other work")
+    need, free = work.resources, fleet.free_on(tx, scope, machine.id)
+    if min(need.vcpu, need.ram_mib, need.storage_mib) < 0 or not _fits(need, free):
+        raise _Ambiguous("its vCPU, RAM or storage is more than this machine has free")
+    return found
+
+
+def _fits(need: Resources, free: Resources) -> bool:
+    return need.vcpu <= free.vcpu and need.ram_mib <= free.ram_mib and need.storage_mib <= free.storage_mib
+
+
+def _check_quota(tx: Tx, machine: MachineRef, work: Desired) -> None:
+    scope = Scope(machine.org_id)
+    row = access.get(tx, scope, work.workspace, machine.cluster_id)
+    if row is None or row["gpu_quota"] is None:
+        return
+    live = allocations.live_gpus_by_workspace(tx, scope, machine.cluster_id).get(work.workspace, 0)
+    use = quotas.Use(row["gpu_quota"], live, 0, len(work.gpus))
+    if use.excess:
+        raise _Ambiguous(quotas.explain(use))
+
+
+def _unqueue(tx: Tx, scope: Scope, known: Row, machine: MachineRef, work: Desired) -> str:
+    """It was waiting when the back-up was made, and was placed after that."""
+    place = _place(machine, work)
+    if not known["queued"] or known["ended_at"] is not None or any(known[name] != id for name, id in place.items()):
+        raise _Ambiguous("its workload is known here, and does not wait for a machine")
+    state = {"state": State.ACTIVE.value, "state_since": tx.now, "step": "", "reason": ""}
+    workloads.save(tx, scope, work.workload, queued=False, queue_no=None, **state)
+    return str(known["name"])
+
+
+def _revive(tx: Tx, scope: Scope, machine: MachineRef, work: Desired) -> str:
+    """Make its workload's row again, under a name that is free; the organisation's first owner answers for it."""
+    owner = workloads.an_owner(tx, scope)
+    if owner is None:
+        raise _Ambiguous("its organisation has no owner")
+    base = work.name if ids.SLUG.fullmatch(work.name) else "adopted"
+    tries = {base, *(f"{base[:58].rstrip('-')}-{number}" for number in range(2, 100))}
+    taken = workloads.live_names(tx, scope, work.workspace, work.kind, tries)
+    name = base if base not in taken else ids.unique_name(base[:58].rstrip("-"), taken)
+    amounts = {"gpus": len(work.gpus), **_amounts(work.resources), "machine": machine.name}
+    row = {
+        **_place(machine, work),
+        "id": work.workload,
+        "kind": work.kind,
+        "name": name,
+        "state": State.ACTIVE.value,
+        "state_since": tx.now,
+        "image": legible(work.image, 300),
+        "ask": {**amounts, "pool": None, "gpu_model": None},
+        "created_by": owner,
+        "created_at": tx.now,
+        "stop_asked_at": tx.now if work.stop else None,
+    }
+    workloads.insert_many(tx, [row])
+    keys = workloads.keys_with_text(tx, scope, work.authorized_keys)
+    workloads.attach(tx, [(scope, work.workload, key) for key in keys])
+    return name
+
+
+def _amounts(given: Resources) -> dict[str, int]:
+    return {"vcpu": given.vcpu, "ram_mib": given.ram_mib, "storage_mib": given.storage_mib}

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -88,7 +88,7 @@ def live_server(db: Database, *, monotonic: Callable[[], float] = time.monotonic
         app = create_app(config, db, monotonic=monotonic)
         server = uvicorn.Server(uvicorn_config(app, timeout_graceful_shutdown=5))
         app.state.on_lease_lost = lambda: setattr(server, "should_exit", True)
-        thread = threading.Thread(target=server.run, args=([listening],), name="live-server")
+        thread = threading.Thread(target=_run, args=(server, listening), name="live-server")
         thread.start()
         try:
             eventually(lambda: server.started or not thread.is_alive())
@@ -102,6 +102,11 @@ def live_server(db: Database, *, monotonic: Callable[[], float] = time.monotonic
                 server.force_exit = True
                 thread.join(DEADLINE_S)
             assert not thread.is_alive(), "the control plane did not end"
+
+
+def _run(server: uvicorn.Server, listening: socket.socket) -> None:
+    with suppress(SystemExit):  # its way to say that it did not start
+        server.run(sockets=[listening])
 
 
 @contextmanager

@@ -33,10 +33,10 @@ class LeaseTaken(RuntimeError):
 class Lease:
     """Held from `start` to `stop`. `on_lost` is called, in a thread, when another process has taken it."""
 
-    def __init__(self, db: Database, on_lost: Callable[[], None], every_s: float = RENEW_EVERY_S) -> None:
+    def __init__(self, db: Database, on_lost: Callable[[], None], every_s: float | None = None) -> None:
         self._db = db
         self._on_lost = on_lost
-        self._every_s = every_s
+        self._every_s = RENEW_EVERY_S if every_s is None else every_s
         self._me = process_name()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)

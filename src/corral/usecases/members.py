@@ -14,8 +14,8 @@ from corral.domain.permissions import Role
 from corral.store import links
 from corral.store import orgs as rows
 from corral.store.transaction import Row
-from corral.usecases import links as link_acts
 from corral.usecases import desired, orgs
+from corral.usecases import links as link_acts
 from corral.usecases.context import Context
 from corral.usecases.links import NewLink
 

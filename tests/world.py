@@ -28,6 +28,7 @@ from corral.domain import secrets
 from corral.domain.permissions import Role, Rule, Who
 from corral.server.app import create_app
 from corral.server.config import Config
+from corral.store import fleet
 from corral.store.engine import Database
 from corral.store.tables.access import access, access_pools
 from corral.store.tables.clusters import clusters, tenancies
@@ -36,7 +37,7 @@ from corral.store.tables.orgs import members, orgs, workspace_members, workspace
 from corral.store.tables.site import sites
 from corral.store.tables.users import api_tokens, users
 from corral.store.tables.workloads import allocations, gpu_holds, workloads
-from corral.store.transaction import Tx
+from corral.store.transaction import Scope, Tx
 from corral.usecases.context import Context, new_id
 from corral.usecases.identity import Caller, Place, enter
 
@@ -156,6 +157,7 @@ class World:
             tx.run(insert(liveness).values(machine_id=id, last_seen=tx.now))
             for slot in range(gpu_count):
                 tx.run(insert(gpus).values(**_gpu_row(tx, row, slot)))
+            fleet.touch(tx, Scope(row["org_id"]), row["cluster_id"], [id])
         return id
 
     def add_workload(self, name: str, machine: str, *, by: str = "member", gpu_count: int = 0) -> str:

@@ -85,6 +85,10 @@ STATE_STYLES = {
     "idle": "cyan",
     "terminated": "dim",
     "sold out": "yellow",
+    "available": "green",
+    "ok": "green",
+    "warning": "yellow",
+    "bad": "red",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields
 from datetime import datetime
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -28,7 +28,7 @@ def decode(kind: type[V], data: Any) -> V:
     return kind(**_values(kind, data), raw=data)
 
 
-def _values(kind: type[Any], data: dict[str, Any]) -> dict[str, Any]:
+def _values(kind: type[View], data: dict[str, Any]) -> dict[str, Any]:
     values = {}
     for name, read in _readers(kind).items():
         if name in data:
@@ -46,14 +46,12 @@ def _values(kind: type[Any], data: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _required(f: Any) -> bool:
-    from dataclasses import MISSING
-
+def _required(f: Field[Any]) -> bool:
     return f.default is MISSING and f.default_factory is MISSING
 
 
 @cache
-def _readers(kind: type[Any]) -> dict[str, Callable[[Any], Any]]:
+def _readers(kind: type[View]) -> dict[str, Callable[[Any], Any]]:
     hints = get_type_hints(kind)
     return {f.name: _reader(hints[f.name]) for f in fields(kind) if f.name != "raw"}
 
@@ -69,7 +67,7 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return lambda value: [inner(item) for item in value] if isinstance(value, list) else _wrong(value, "a list")
     if hint is datetime:
         return _time
-    if isinstance(hint, type) and is_dataclass(hint):
+    if isinstance(hint, type) and issubclass(hint, View):
         return lambda value: decode(hint, value)
     if hint in (str, int, bool):
         return lambda value: value if type(value) is hint else _wrong(value, hint.__name__)

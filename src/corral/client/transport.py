@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -100,6 +101,9 @@ class Transport:
                 read_answer(response)
             yield response
 
+    def pause(self, seconds: float) -> None:
+        self._sleep(seconds)
+
     def wait(self, attempt: int) -> None:
         """Wait before try number `attempt` + 1, with full jitter."""
         self._sleep(_wait(attempt))
@@ -108,6 +112,13 @@ class Transport:
 def ssl_context(site: Site) -> ssl.SSLContext:
     """Trust the pinned CA and nothing else; without one, what the system trusts."""
     return ssl.create_default_context(cadata=site.ca) if site.ca else ssl.create_default_context()
+
+
+def quoted(name: str) -> str:
+    """Return `name` as one part of a path. Errors: `CorralError` for what would be another path."""
+    if name in ("", ".", ".."):
+        raise CorralError("INVALID_NAME", f"'{name}' is no name. Check what was given.")
+    return quote(name, safe="")
 
 
 def read_answer(response: httpx.Response) -> Any:

@@ -24,12 +24,15 @@ from structlog import get_logger
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from corral import __version__
+from corral.controllers import lease
 from corral.server import logs, tls
 from corral.server.app import create_app
 from corral.server.behind import OnlyFrom, networks
+from corral.server.bodies import link_url
 from corral.server.config import Config
 from corral.server.serving import tune_collector, uvicorn_config
 from corral.server.setup_error import SetupError
+from corral.store import lease as lease_rows
 from corral.store import migrate
 from corral.store.engine import Database
 from corral.usecases import site as site_usecases
@@ -58,15 +61,15 @@ def serve(config: Config, say: Callable[[str], None]) -> None:
     sys.setswitchinterval(0.0005)
     _raise_file_limit()
     with open_site(config) as site:
-        _greet(site, say)
-        server = _Server(_uvicorn_config(site), site)
+        server = _Server(_uvicorn_config(site), site, say)
         # uvicorn raises the signal again when it has stopped; the database is still to be closed then.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
-        server.run(sockets=[site.socket])
+        try:
+            server.run(sockets=[site.socket])
+        except SystemExit as error:  # uvicorn's way to say that a part did not start
+            raise SetupError("The control plane did not start.", "The log above says why.") from error
         log.info("stopped")
-        if not server.started:
-            raise SetupError("The control plane did not start.", "The log above says why.")
 
 
 @contextlib.contextmanager
@@ -80,6 +83,7 @@ def open_site(config: Config) -> Iterator[Listening]:
         config = replace(config, public_url=config.public_url.rstrip("/") or _url(config, secured.on))
         db = open_database(config)
         try:
+            _first_rows(db)
             app = create_app(config, db)
             app.state.ca_pem = secured.ca_pem
             app.state.ca_fingerprint = secured.fingerprint
@@ -120,6 +124,16 @@ def _migrated(db: Database) -> None:
             "Back it up, run `corral site migrate` with the same --database, then start again.",
         )
     migrate.upgrade(db)
+
+
+def _first_rows(db: Database) -> None:
+    """Make the site's row where there is none. Errors: `SetupError` when another process serves this site."""
+    with db.write() as tx:
+        site_usecases.ensure(tx)
+        row = lease_rows.held(tx)
+        holder = row["lease_holder"] if row is not None and row["lease_until"] and row["lease_until"] > tx.now else None
+    if holder is not None and not lease.is_dead(holder):
+        raise SetupError(lease.refusal(db), "")
 
 
 def _bind(config: Config) -> socket.socket:
@@ -183,17 +197,17 @@ def _greet(site: Listening, say: Callable[[str], None]) -> None:
     log.info("started", release=__version__, address=site.config.public_url, tls=site.tls.on)
     say(f"Corral {__version__} answers at {site.config.public_url}")
     if link is not None:
-        pin = f"&ca={site.tls.fingerprint}" if site.tls.fingerprint else ""
-        say("This site is new. Become its operator (works once):")
-        say(f"  corral login '{site.config.public_url}/login#{link}{pin}' --login NAME")
+        say("This site has no operator yet. Become it (the link works once, for a day):")
+        say(f"  corral login '{link_url(site.app.state, link)}' --login NAME")
 
 
 class _Server(uvicorn.Server):
     """Tells systemd when it is ready, keeps the certificate fresh, tunes the collector."""
 
-    def __init__(self, config: uvicorn.Config, site: Listening) -> None:
+    def __init__(self, config: uvicorn.Config, site: Listening, say: Callable[[str], None]) -> None:
         super().__init__(config)
         self._site = site
+        self._say = say
         self._renewal: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -201,6 +215,8 @@ class _Server(uvicorn.Server):
         if not self.started:
             return
         self._renewal = asyncio.create_task(self._keep_fresh())
+        # Only now: a process that does not get the site must not make the link of the one that has it worthless.
+        await asyncio.to_thread(_greet, self._site, self._say)
         tune_collector()
         notify("READY=1")
 

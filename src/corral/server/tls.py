@@ -243,9 +243,7 @@ def _make_server(folder: Path, hosts: Sequence[str], now: datetime) -> None:
     life = min(SERVER_LIFE, ca.not_valid_after_utc - now)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Corral")])
     cert = (
-        _builder(
-            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Corral")]), ca.subject, key.public_key(), now, life
-        )
+        _builder(subject, ca.subject, key.public_key(), now, life)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)

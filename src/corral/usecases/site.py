@@ -32,13 +32,18 @@ class Site:
     created_at: datetime
 
 
+def ensure(tx: Tx) -> None:
+    """Make the site at its very first start; later nothing happens."""
+    if rows.lock(tx) is None:
+        rows.add(tx, new_id(tx.now), HOSTED_MACHINE_LIMIT)
+
+
 def first_start(tx: Tx) -> str | None:
     """Note a start; on the very first make the site. Return a one-time link's secret while there is no operator.
 
     Each start without an operator makes a new link and revokes the older one.
     """
-    if rows.lock(tx) is None:
-        rows.add(tx, new_id(tx.now), HOSTED_MACHINE_LIMIT)
+    ensure(tx)
     tx.record(Entry("site.started", Subject()), SITE)
     if user_rows.has_operator(tx):
         return None

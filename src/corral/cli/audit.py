@@ -1,0 +1,25 @@
+"""`corral audit`: who did what, through which door."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from corral.cli.journal_commands import TIME, TYPE, WHAT, WHO, draw, filters, to_filter
+from corral.cli.output import column
+from corral.cli.place import Place, at
+from corral.cli.root import Command
+
+
+@click.command(cls=Command)
+@click.option("--site", "of_site", is_flag=True, help="The site's own audit (operators).")
+@filters
+@at("org", "workspace", "cluster")
+def audit(place: Place, of_site: bool, limit: int, **given: Any) -> None:
+    """Show who did what, newest last. Admins see their organisation's; operators the site's own with --site."""
+    named = {**given, "workspace": place.workspace_name, "cluster": place.cluster_name}
+    if of_site and any(named.values()):
+        raise click.UsageError("--site takes no filter but --limit.")
+    entries = place.corral.site.audit() if of_site else place.org.audit(to_filter(named))
+    draw(entries, limit, [TIME, TYPE, WHO, column("FROM", "address"), WHAT, column("REQUEST", "request_id")])

@@ -1,0 +1,216 @@
+"""`corral machine`: the admin's side (list, show, cordon, release, remove) and a workspace's own machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from corral.cli.confirm import typed_name, warn
+from corral.cli.output import Column, age, column, details, emit, gib, safe, say, shown, state_style, table
+from corral.cli.place import Place, at
+from corral.cli.root import Group
+from corral.client.errors import CorralError
+from corral.client.models import Affected, MachineDetails
+
+
+@click.group(cls=Group)
+def machine() -> None:
+    """Machines."""
+
+
+@machine.command("list")
+@click.option("--state", type=click.Choice(["idle", "up", "down"]), help="Only in this state.")
+@click.option("--pool", "pools", multiple=True, help="Only of this pool; repeatable.")
+@at("org", "cluster", "workspace")
+def list_machines(place: Place, state: str | None, pools: Sequence[str]) -> None:
+    """The organisation's machines (admins), or those a workspace may use (members, or with --workspace)."""
+    if place.workspace_name is not None:
+        _list_of_workspace(place)
+        return
+    try:
+        rows = [one.raw for one in place.cluster.machines(state, pools)]
+    except CorralError as error:
+        if error.code != "FORBIDDEN":
+            raise
+        _list_of_workspace(place)  # what a member may see
+        return
+    columns = [
+        column("NAME", "name"),
+        Column("STATE", _state, style=state_style),
+        Column("SINCE", lambda row: age(row["state_since"])),
+        column("POOL", "pool"),
+        Column("GPUS", _gpus),
+        column("VCPU", "vcpu", right=True),
+        Column("RAM", lambda row: gib(row["ram_mib"]), right=True),
+        Column("RELEASE", lambda row: f"{row['release']} (behind)" if row["behind"] else row["release"]),
+        column("ADDRESS", "address"),
+        Column("NEW WORK", lambda row: row["closed"] or "yes"),
+    ]
+    emit(rows, lambda: table(rows, columns, "No machine. Add one: corral cluster token create"))
+
+
+def _list_of_workspace(place: Place) -> None:
+    rows = [one.raw for one in place.workspace.machines()]
+    columns = [
+        column("NAME", "name"),
+        column("CLUSTER", "cluster"),
+        column("POOL", "pool"),
+        column("GPU", "gpu_models"),
+        Column("AVAILABLE", lambda row: f"{row['gpus_available']} of {row['gpus_total']}", right=True),
+        column("VCPU", "vcpu", right=True),
+        Column("RAM", lambda row: gib(row["ram_mib"]), right=True),
+        column("STATUS", "status", style=state_style),
+    ]
+    emit(rows, lambda: table(rows, columns, "No machine in this workspace's pools. Ask an admin for access."))
+
+
+def _state(row: dict[str, Any]) -> str:
+    cordon = row.get("cordon")
+    return f"{row['state']}, cordoned: {cordon['reason']}" if cordon else str(row["state"])
+
+
+def _gpus(row: dict[str, Any]) -> str:
+    gpus = row["gpus"]
+    if not gpus["total"]:
+        return ""
+    faulty = gpus["total"] - gpus["healthy"]
+    return f"{gpus['free']} of {gpus['total']} free {shown(gpus['models'])}" + (f", {faulty} faulty" if faulty else "")
+
+
+@machine.command()
+@click.argument("name")
+@at("org", "cluster")
+def show(place: Place, name: str) -> None:
+    """All about one machine: hardware, GPUs and who holds them, what runs there."""
+    found = place.cluster.machine(name)
+    emit(found.raw, lambda: _draw(found))
+
+
+def _draw(found: MachineDetails) -> None:
+    one = found.machine
+    cordon = f"{one.cordon.reason}, by {one.cordon.by}, {age(one.cordon.raw['at'])} ago" if one.cordon else None
+    details(
+        [
+            ("name", one.name),
+            ("state", f"{one.state}, for {age(one.raw['state_since'])}"),
+            ("last seen", f"{age(one.raw['last_seen'])} ago" if one.last_seen else "never"),
+            ("connected", one.connected),
+            ("new work", one.closed or "yes"),
+            ("cordoned", cordon),
+            ("quarantine", f"{one.quarantine.kind}: {one.quarantine.reason}" if one.quarantine else None),
+            ("pool", one.pool),
+            ("site, rack, fabric", [part for part in (one.site, one.rack, one.fabric) if part]),
+            ("labels", one.labels),
+            ("host name", one.hostname),
+            ("address", one.address),
+            ("agent", f"{one.release} (behind)" if one.behind else one.release),
+            ("vCPU", one.vcpu),
+            ("RAM", gib(one.ram_mib)),
+            ("storage", gib(one.storage_mib)),
+        ]
+    )
+    for condition in one.conditions:
+        say(f"condition  {safe(condition.kind)}: {safe(condition.message)}")
+    if found.gpus:
+        say()
+        gpus = [column("GPU", "uuid"), column("MODEL", "model"), Column("MEMORY", lambda row: gib(row["memory_mib"]))]
+        table(
+            [gpu.raw for gpu in found.gpus],
+            [
+                *gpus,
+                Column("STATE", lambda row: f"{row['state']}: {row['detail']}" if row["detail"] else row["state"]),
+                Column("USED BY", _holder),
+            ],
+        )
+    if found.running:
+        say()
+        table([work.raw for work in found.running], _RUNNING)
+
+
+def _holder(row: dict[str, Any]) -> str:
+    return f"{row['workspace']}/{row['workload']}" if row["workload"] else str(row["busy"])
+
+
+_RUNNING = [
+    Column("WORK", lambda row: f"{row['workspace']}/{row['name']}"),
+    column("KIND", "kind"),
+    column("STATE", "state", style=state_style),
+    column("GPUS", "gpus", right=True),
+]
+
+
+def _draw_affected(told: Affected) -> None:
+    say(f"Runs on it: {_works(told) or 'nothing'}")
+    say(f"May use it: {shown(told.workspaces)}")
+
+
+def _works(told: Affected) -> str:
+    return ", ".join(f"{safe(work.workspace)}/{safe(work.name)}" for work in told.running)
+
+
+@machine.command()
+@click.argument("name")
+@click.option("--reason", help="Why; shown beside the machine. Default: maintenance.")
+@click.option("--dry-run", is_flag=True, help="Only say who and what would be affected.")
+@at("org", "cluster")
+def cordon(place: Place, name: str, reason: str | None, dry_run: bool) -> None:
+    """Stop new work landing on a machine; what runs there keeps running."""
+    if dry_run:
+        told = place.cluster.affected(name)
+        emit(told.raw, lambda: _draw_affected(told))
+        return
+    one = place.cluster.cordon(name, reason)
+    why = one.cordon.reason if one.cordon else ""
+    emit(one.raw, lambda: say(f"{safe(one.name)} is cordoned: {safe(why)}. What runs there keeps running."))
+
+
+@machine.command()
+@click.argument("name")
+@at("org", "cluster")
+def uncordon(place: Place, name: str) -> None:
+    """Let new work land on a machine again."""
+    one = place.cluster.uncordon(name)
+    emit(one.raw, lambda: say(f"{safe(one.name)} takes new work." if not one.closed else _still_closed(one.raw)))
+
+
+@machine.command()
+@click.argument("name")
+@at("org", "cluster")
+def release(place: Place, name: str) -> None:
+    """Let a quarantined machine (a suspected clone, or one with unknown work) take new work again.
+
+    Look first: corral machine show NAME says why it was quarantined.
+    """
+    one = place.cluster.release_quarantine(name)
+    emit(one.raw, lambda: say(f"{safe(one.name)} takes new work." if not one.closed else _still_closed(one.raw)))
+
+
+def _still_closed(row: dict[str, Any]) -> str:
+    return f"{safe(row['name'])} takes no new work yet: {safe(row['closed'])}."
+
+
+@machine.command()
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Also while work runs there: it ends as lost.")
+@click.option("--yes", is_flag=True, help="Do not ask for the name.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be affected.")
+@at("org", "cluster")
+def remove(place: Place, name: str, force: bool, yes: bool, dry_run: bool) -> None:
+    """Remove a machine for ever: its credential dies at once. It comes back only with a new install line."""
+    told = place.cluster.affected(name)
+    if dry_run:
+        emit(told.raw, lambda: _draw_affected(told))
+        return
+    if told.running and force:
+        warn([f"This stops: {_works(told)}. That work ends as lost."])
+    if not told.running or force:
+        typed_name("remove the machine", told.name, yes=yes)
+    gone = place.cluster.remove(name, force=force)
+    emit(
+        gone.raw,
+        lambda: say(
+            f"{safe(gone.name)} is removed. To take the agent off it, run the site's install.sh there with --uninstall."
+        ),
+    )

@@ -1,0 +1,76 @@
+"""Clusters, join tokens and machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from corral.client.decode import decode
+from corral.client.models import (
+    Affected,
+    ClusterInfo,
+    JoinToken,
+    Machine,
+    MachineDetails,
+    NewJoinToken,
+)
+from corral.client.transport import Transport, quoted
+
+
+class Cluster:
+    """One cluster of an organisation, by its short name. Asks nothing until a method is called."""
+
+    def __init__(self, transport: Transport, org_path: str, name: str) -> None:
+        self.name = name
+        self._transport = transport
+        self._path = f"{org_path}/clusters/{quoted(name)}"
+
+    def show(self) -> ClusterInfo:
+        return decode(ClusterInfo, self._transport.call("GET", self._path))
+
+    def rename(self, name: str) -> ClusterInfo:
+        """Change how it is shown; the short name never changes."""
+        return decode(ClusterInfo, self._transport.call("PATCH", self._path, {"name": name}))
+
+    def create_join_token(self, labels: Mapping[str, str] | None = None, ttl_seconds: int = 3600) -> NewJoinToken:
+        """Make a token with which one machine joins. Errors: `RESERVED_LABEL`, `INVALID_LABEL`, `LIMIT_REACHED`, …"""
+        body = {"labels": dict(labels or {}), "ttl_seconds": ttl_seconds}
+        return decode(NewJoinToken, self._transport.call("POST", f"{self._path}/enrollment-tokens", body))
+
+    def join_tokens(self) -> Iterator[JoinToken]:
+        """Yield the tokens that may still be used, oldest first."""
+        for item in self._transport.pages(f"{self._path}/enrollment-tokens"):
+            yield decode(JoinToken, item)
+
+    def revoke_join_token(self, id: str) -> None:
+        self._transport.call("DELETE", f"{self._path}/enrollment-tokens/{quoted(id)}")
+
+    def machines(self, state: str | None = None, pools: Sequence[str] = ()) -> Iterator[Machine]:
+        """Yield the organisation's machines here, by name; `state`: idle | up | down."""
+        for item in self._transport.pages(f"{self._path}/nodes", {"state": state, "pool": list(pools) or None}):
+            yield decode(Machine, item)
+
+    def machine(self, name: str) -> MachineDetails:
+        return decode(MachineDetails, self._transport.call("GET", self._node(name)))
+
+    def cordon(self, name: str, reason: str | None = None) -> Machine:
+        """Stop new work landing on a machine; what runs there keeps running."""
+        return decode(Machine, self._transport.call("POST", f"{self._node(name)}/cordon", {"reason": reason}))
+
+    def uncordon(self, name: str) -> Machine:
+        return decode(Machine, self._transport.call("POST", f"{self._node(name)}/uncordon"))
+
+    def release_quarantine(self, name: str) -> Machine:
+        """Decide that a suspected clone, or a machine with unknown work, takes new work again."""
+        return decode(Machine, self._transport.call("POST", f"{self._node(name)}/release-quarantine"))
+
+    def affected(self, name: str) -> Affected:
+        """Return what runs on a machine and who may use it; changes nothing."""
+        return decode(Affected, self._transport.call("DELETE", self._node(name), params={"dry_run": "true"}))
+
+    def remove(self, name: str, *, force: bool = False) -> Affected:
+        """Remove a machine for ever. Errors: `NODE_IN_USE` while work runs there, unless `force`."""
+        params = {"force": "true" if force else None}
+        return decode(Affected, self._transport.call("DELETE", self._node(name), params=params))
+
+    def _node(self, name: str) -> str:
+        return f"{self._path}/nodes/{quoted(name)}"

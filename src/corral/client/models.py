@@ -1,0 +1,468 @@
+"""What the site answers, as frozen dataclasses with the API's field names. Sizes in MiB, times aware datetimes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from corral.client.decode import View
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JournalEntry(View):
+    """An event or audit entry. `id` is what `follow_events(after=…)` takes; `data` what it tells."""
+
+    seq: int
+    at: datetime | None
+    type: str
+    id: str = ""
+    actor: str = ""
+    actor_kind: str = ""
+    address: str = ""
+    request_id: str = ""
+    cluster_id: str | None = None
+    workspace_id: str | None = None
+    machine_id: str | None = None
+    workload_id: str | None = None
+    data: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterInfo(View):
+    """A cluster as the organisation uses it, with what it has there. `machine_limit` None: none."""
+
+    id: str
+    slug: str
+    name: str
+    hosted: bool
+    machine_limit: int | None = None
+    machines: int = 0
+    up: int = 0
+    gpus: int = 0
+    joined_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostedCluster(View):
+    id: str
+    slug: str
+    hosted: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinToken(View):
+    """An unused join token, without its secret."""
+
+    id: str
+    public_id: str
+    labels: Json
+    expires_at: datetime
+    created_at: datetime | None = None
+    created_by: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewJoinToken(View):
+    """`token` and `install` (the line to run on the machine) are secrets, and come once: None in a replay."""
+
+    id: str
+    labels: Json
+    expires_at: datetime
+    token: str | None = None
+    install: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuCounts(View):
+    total: int
+    healthy: int = 0
+    allocated: int = 0
+    free: int = 0
+    models: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cordon(View):
+    reason: str
+    by: str
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quarantine(View):
+    """`kind`: clone | unknown_work."""
+
+    kind: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition(View):
+    kind: str
+    message: str
+    blocking: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine(View):
+    """`closed` says why no new work lands on it ("" = it may); `behind`: its agent is not the site's release."""
+
+    id: str
+    name: str
+    state: str
+    state_since: datetime
+    gpus: GpuCounts
+    last_seen: datetime | None = None
+    connected: bool = False
+    closed: str = ""
+    cordon: Cordon | None = None
+    quarantine: Quarantine | None = None
+    conditions: list[Condition] = field(default_factory=list)
+    pool: str = ""
+    site: str = ""
+    rack: str = ""
+    fabric: str = ""
+    labels: Json = field(default_factory=dict)
+    release: str = ""
+    behind: bool = False
+    hostname: str = ""
+    address: str = ""
+    vcpu: int = 0
+    ram_mib: int = 0
+    storage_mib: int = 0
+    joined_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu(View):
+    """`state`: ok | unreadable | missing | conflict; `workload` and `workspace` hold it (None: free)."""
+
+    uuid: str
+    vendor: str
+    model: str
+    state: str
+    slot: str = ""
+    memory_mib: int = 0
+    serial: str = ""
+    detail: str = ""
+    busy: str = ""
+    workload: str | None = None
+    workspace: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running(View):
+    name: str
+    kind: str
+    state: str
+    workspace: str
+    gpus: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineDetails(View):
+    """`inventory` is what the machine says of itself."""
+
+    machine: Machine
+    gpus: list[Gpu]
+    running: list[Running]
+    inventory: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Affected(View):
+    """Who and what an act on a machine touches."""
+
+    name: str
+    dry_run: bool
+    running: list[Running]
+    workspaces: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocatedMachine(View):
+    """A machine of the workspace's pools; `status`: "available", or why nothing can be created on it."""
+
+    name: str
+    cluster: str
+    status: str
+    state: str
+    pool: str = ""
+    gpu_models: list[str] = field(default_factory=list)
+    gpus_available: int = 0
+    gpus_total: int = 0
+    vcpu: int = 0
+    ram_mib: int = 0
+    storage_mib: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrgInfo(View):
+    """An organisation; `role`: yours there (None: you are the site's operator and no member)."""
+
+    id: str
+    slug: str
+    name: str
+    contact: str = ""
+    role: str | None = None
+    created_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member(View):
+    """`role`: owner | admin | member."""
+
+    user_id: str
+    login: str
+    name: str
+    role: str
+    joined_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invitation(View):
+    """A live invitation; `login` "": for whoever holds it."""
+
+    id: str
+    role: str
+    login: str = ""
+    by: str = ""
+    created_at: datetime | None = None
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewLink(View):
+    """A one-time link, shown once: `link` is what its reader gives to `corral login` (None in a replay)."""
+
+    id: str
+    expires_at: datetime
+    link: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkspaceInfo(View):
+    """A workspace; `part`: yours there, lead | member (None: you are an admin and not in it)."""
+
+    id: str
+    slug: str
+    name: str
+    part: str | None = None
+    created_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkspaceMember(View):
+    user_id: str
+    login: str
+    name: str
+    part: str
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access(View):
+    """What a workspace may use of a cluster; `gpu_quota` None: no limit; pool `*`: every machine."""
+
+    cluster: str
+    pools: list[str]
+    gpu_quota: int | None = None
+    gpus_in_use: int = 0
+    hosted: bool = False
+    changed_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class User(View):
+    id: str
+    login: str
+    name: str
+    operator: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership(View):
+    slug: str
+    name: str
+    role: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshKey(View):
+    id: str
+    name: str
+    fingerprint: str
+    public_key: str = ""
+    created_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Token(View):
+    """An API token, without its secret. `login`: logging in made it."""
+
+    id: str
+    public_id: str
+    name: str
+    scopes: list[str]
+    login: bool = False
+    created_at: datetime | None = None
+    expires_at: datetime | None = None
+    last_used_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewToken(Token):
+    """`token` is the secret, and comes once: None in a replay."""
+
+    token: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Me(View):
+    """Who you are; `scopes` are those of the token in use."""
+
+    id: str
+    login: str
+    name: str
+    operator: bool = False
+    scopes: list[str] = field(default_factory=list)
+    orgs: list[Membership] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedIn(View):
+    """`token` None: you came with a token and go on with it."""
+
+    user: User
+    orgs: list[Membership]
+    token: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteSettings(View):
+    contact: str
+    hosted_machine_limit: int
+    incarnation: str = ""
+    created_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection(View):
+    """`ssh`: ready | no key | not active | machine unreachable; `why` says what to do when it is not ready."""
+
+    name: str
+    workload_id: str
+    ssh: str
+    why: str = ""
+    machine: str | None = None
+    user: str = "root"
+    host_alias: str = ""
+    host_key: str = ""
+    fingerprints: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeInfo(View):
+    """A compute cluster. `state`: provisioning | active | out_of_sync | terminated | failed.
+
+    `step`, while provisioning: waiting | placed | pulling_image | storage | starting | verifying; `reason` says why
+    it waits, failed or is out of sync, `wanted` and `seen` what differs. `ssh`: ready | no key | not active |
+    machine unreachable. Amounts are None while it waits and they were not asked for.
+    """
+
+    id: str
+    name: str
+    state: str
+    state_since: datetime
+    step: str = ""
+    step_since: datetime | None = None
+    reason: str = ""
+    wanted: str = ""
+    seen: str = ""
+    cluster: str = ""
+    machine: str | None = None
+    gpu_model: str | None = None
+    gpus: int = 0
+    gpu_uuids: list[str] = field(default_factory=list)
+    vcpu: int | None = None
+    ram_gib: float | None = None
+    storage_gib: float | None = None
+    storage_quota: str | None = None
+    network_mbps: int | None = None
+    ssh: str = ""
+    image: str = ""
+    created_by: str = ""
+    created_at: datetime | None = None
+    placed_at: datetime | None = None
+    time_limit_seconds: int | None = None
+    must_end_by: datetime | None = None
+    stop_asked_at: datetime | None = None
+    stop_reason: str | None = None
+    ended_at: datetime | None = None
+    queued: bool = False
+    oom_kills: int = 0
+    restarts: int = 0
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change(View):
+    """One entry of a compute cluster's history."""
+
+    at: datetime
+    type: str
+    by: str
+    state: str | None = None
+    step: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeDetails(ComputeInfo):
+    """A compute cluster with its history, oldest first."""
+
+    history: list[Change] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Termination(View):
+    """`stops`: what ends with it, in words."""
+
+    compute_cluster: ComputeInfo
+    stops: list[str]
+    dry_run: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttachedKey(View):
+    id: str
+    name: str
+    fingerprint: str
+    user: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Log(View):
+    """`kind`: provisioning | container. Lines as they were written: not fit for a terminal as they are."""
+
+    kind: str
+    lines: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineAnswer(View):
+    machine: str
+    takes: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation(View):
+    """`machine`: where an ask would go now (None: nowhere); `quota`: why the quota holds it back."""
+
+    machines: list[MachineAnswer]
+    machine: str | None = None
+    quota: str | None = None

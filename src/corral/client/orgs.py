@@ -1,0 +1,128 @@
+"""Organisations: members, invitations, workspaces, clusters, events, audit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from corral.client import journal
+from corral.client.clusters import Cluster
+from corral.client.decode import decode
+from corral.client.models import (
+    ClusterInfo,
+    HostedCluster,
+    Invitation,
+    JournalEntry,
+    Member,
+    NewLink,
+    OrgInfo,
+    WorkspaceInfo,
+)
+from corral.client.transport import Transport, quoted
+from corral.client.workspaces import Workspace
+
+
+class Org:
+    """One organisation, by its short name. Asks nothing until a method is called."""
+
+    def __init__(self, transport: Transport, name: str) -> None:
+        self.name = name
+        self._transport = transport
+        self._path = f"/api/v1/orgs/{quoted(name)}"
+
+    def show(self) -> OrgInfo:
+        return decode(OrgInfo, self._transport.call("GET", self._path))
+
+    def change(self, *, name: str | None = None, contact: str | None = None) -> OrgInfo:
+        """Change what is given. Owners only."""
+        given = {"name": name, "contact": contact}
+        body = {key: value for key, value in given.items() if value is not None}
+        return decode(OrgInfo, self._transport.call("PATCH", self._path, body))
+
+    def remove(self) -> None:
+        """Remove an organisation that has nothing left. Operators only. Errors: `CONFLICT`."""
+        self._transport.call("DELETE", self._path)
+
+    def invite_owner(self, login: str | None = None, ttl_seconds: int | None = None) -> NewLink:
+        """Invite the first owner, or a new one where none is left. Operators only."""
+        return self._link("owner-invitations", {"login": login, "ttl_seconds": ttl_seconds})
+
+    # -- people
+
+    def members(self) -> Iterator[Member]:
+        for item in self._transport.pages(f"{self._path}/members"):
+            yield decode(Member, item)
+
+    def set_role(self, user: str, role: str) -> Member:
+        """Give a member (login or id) a role: owner | admin | member. Errors: `LAST_OWNER`, …"""
+        return decode(Member, self._transport.call("PATCH", f"{self._path}/members/{quoted(user)}", {"role": role}))
+
+    def remove_member(self, user: str) -> None:
+        self._transport.call("DELETE", f"{self._path}/members/{quoted(user)}")
+
+    def login_link(self, user: str) -> NewLink:
+        """Make a one-time link for a member who lost their password. Owners only."""
+        return self._link(f"members/{quoted(user)}/login-links", None)
+
+    def invite(self, role: str = "member", login: str | None = None, ttl_seconds: int | None = None) -> NewLink:
+        """Make a one-time invitation; `login`: meant for this person only. Owners only."""
+        return self._link("invitations", {"role": role, "login": login, "ttl_seconds": ttl_seconds})
+
+    def invitations(self) -> Iterator[Invitation]:
+        for item in self._transport.pages(f"{self._path}/invitations"):
+            yield decode(Invitation, item)
+
+    def revoke_invitation(self, id: str) -> None:
+        self._transport.call("DELETE", f"{self._path}/invitations/{quoted(id)}")
+
+    # -- workspaces
+
+    def workspaces(self) -> Iterator[WorkspaceInfo]:
+        """Yield the workspaces you may see, by short name."""
+        for item in self._transport.pages(f"{self._path}/workspaces"):
+            yield decode(WorkspaceInfo, item)
+
+    def workspace(self, name: str) -> Workspace:
+        return Workspace(self._transport, self._path, name)
+
+    def create_workspace(self, slug: str, name: str | None = None) -> WorkspaceInfo:
+        body = {"slug": slug, "name": name or slug}
+        return decode(WorkspaceInfo, self._transport.call("POST", f"{self._path}/workspaces", body))
+
+    # -- clusters
+
+    def clusters(self) -> Iterator[ClusterInfo]:
+        """Yield the clusters that the organisation uses, by short name."""
+        for item in self._transport.pages(f"{self._path}/clusters"):
+            yield decode(ClusterInfo, item)
+
+    def cluster(self, name: str) -> Cluster:
+        return Cluster(self._transport, self._path, name)
+
+    def use_hosted_cluster(self) -> HostedCluster:
+        """Begin to use the site's hosted cluster. Again: the same answer."""
+        return decode(HostedCluster, self._transport.call("POST", f"{self._path}/hosted-cluster"))
+
+    def create_dedicated_cluster(self, slug: str, name: str | None = None) -> ClusterInfo:
+        """Make a cluster of the organisation's own. Operators only."""
+        body = {"slug": slug, "name": name or slug}
+        return decode(ClusterInfo, self._transport.call("POST", f"{self._path}/dedicated-clusters", body))
+
+    # -- the journal
+
+    def events(self, want: journal.Filter = journal.EVERYTHING) -> Iterator[JournalEntry]:
+        """Yield what happened to machines and workloads, newest first."""
+        return journal.entries(self._transport, f"{self._path}/events", want)
+
+    def follow_events(
+        self, want: journal.Filter = journal.EVERYTHING, *, after: str | None = None
+    ) -> Iterator[JournalEntry]:
+        """Yield events as they happen, for ever; `after`: an entry's id to go on from, missing nothing."""
+        return journal.follow(self._transport, f"{self._path}/events/stream", want, after)
+
+    def audit(self, want: journal.Filter = journal.EVERYTHING) -> Iterator[JournalEntry]:
+        """Yield who did what, newest first. Admins only."""
+        return journal.entries(self._transport, f"{self._path}/audit", want)
+
+    def _link(self, path: str, body: dict[str, object] | None) -> NewLink:
+        given = {key: value for key, value in body.items() if value is not None} if body is not None else None
+        return decode(NewLink, self._transport.call("POST", f"{self._path}/{path}", given))

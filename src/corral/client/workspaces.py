@@ -1,0 +1,119 @@
+"""Workspaces: people, access to clusters, machines, compute clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from corral.client.compute import ComputeCluster, creation
+from corral.client.decode import decode
+from corral.client.models import Access, AllocatedMachine, ComputeInfo, Explanation, WorkspaceInfo, WorkspaceMember
+from corral.client.transport import Transport, quoted
+
+
+class Workspace:
+    """One workspace, by its short name. Asks nothing until a method is called."""
+
+    def __init__(self, transport: Transport, org_path: str, name: str) -> None:
+        self.name = name
+        self._transport = transport
+        self._path = f"{org_path}/workspaces/{quoted(name)}"
+
+    def show(self) -> WorkspaceInfo:
+        return decode(WorkspaceInfo, self._transport.call("GET", self._path))
+
+    def rename(self, name: str) -> WorkspaceInfo:
+        """Change how it is shown; the short name never changes."""
+        return decode(WorkspaceInfo, self._transport.call("PATCH", self._path, {"name": name}))
+
+    def remove(self) -> None:
+        """Remove a workspace in which nothing lives. Errors: `CONFLICT`, naming what does."""
+        self._transport.call("DELETE", self._path)
+
+    def members(self) -> Iterator[WorkspaceMember]:
+        for item in self._transport.pages(f"{self._path}/members"):
+            yield decode(WorkspaceMember, item)
+
+    def set_member(self, user: str, part: str = "member") -> WorkspaceMember:
+        """Put a member of the organisation (login or id) in, or change their part: lead | member."""
+        path = f"{self._path}/members/{quoted(user)}"
+        return decode(WorkspaceMember, self._transport.call("PUT", path, {"part": part}))
+
+    def remove_member(self, user: str) -> None:
+        self._transport.call("DELETE", f"{self._path}/members/{quoted(user)}")
+
+    def access(self) -> Iterator[Access]:
+        """Yield what the workspace may use, by cluster."""
+        for item in self._transport.pages(f"{self._path}/access"):
+            yield decode(Access, item)
+
+    def set_access(self, cluster: str, pools: Sequence[str], gpu_quota: int | None = None) -> Access:
+        """Set the pools (`*`: every machine) and the quota (None: no limit). What runs keeps running."""
+        body = {"pools": list(pools), "gpu_quota": gpu_quota}
+        return decode(Access, self._transport.call("PUT", f"{self._path}/access/{quoted(cluster)}", body))
+
+    def revoke_access(self, cluster: str) -> None:
+        """Take the access away. Errors: `CONFLICT` while work of the workspace lives there."""
+        self._transport.call("DELETE", f"{self._path}/access/{quoted(cluster)}")
+
+    def machines(self) -> Iterator[AllocatedMachine]:
+        """Yield the machines of the workspace's pools: look here before creating something."""
+        for item in self._transport.pages(f"{self._path}/machines"):
+            yield decode(AllocatedMachine, item)
+
+    # -- compute clusters
+
+    def compute_clusters(
+        self, state: str | None = None, *, name: str | None = None, include_ended: bool = False
+    ) -> Iterator[ComputeInfo]:
+        """Yield the workspace's compute clusters, newest first; ended ones only with `include_ended`."""
+        params = {"state": state, "name": name, "include_ended": "true" if include_ended else None}
+        for item in self._transport.pages(f"{self._path}/compute-clusters", params):
+            yield decode(ComputeInfo, item)
+
+    def compute_cluster(self, name: str) -> ComputeCluster:
+        return ComputeCluster(self._transport, self._path, name)
+
+    def create_compute_cluster(
+        self,
+        name: str,
+        *,
+        cluster: str | None = None,
+        machine: str | None = None,
+        pool: str | None = None,
+        gpu_model: str | None = None,
+        gpus: int = 0,
+        vcpu: int | None = None,
+        ram_gib: int | None = None,
+        storage_gib: int | None = None,
+        image: str | None = None,
+        ssh_keys: Sequence[str] | None = None,
+        time_limit_seconds: int | None = None,
+        wait: bool = False,
+    ) -> ComputeInfo:  # the API's own fields, each by name
+        """Carve a compute cluster from a machine.
+
+        None: the machine's fair share for that many GPUs; the site's base image; all your keys.
+        `wait`: queue where nothing is free now. Errors: `NO_CAPACITY`, `QUOTA_EXCEEDED`, …
+        """
+        body = creation(
+            name=name,
+            cluster=cluster,
+            machine=machine,
+            pool=pool,
+            gpu_model=gpu_model,
+            gpus=gpus,
+            vcpu=vcpu,
+            ram_gib=ram_gib,
+            storage_gib=storage_gib,
+            image=image,
+            ssh_keys=list(ssh_keys) if ssh_keys is not None else None,
+            time_limit_seconds=time_limit_seconds,
+            wait=wait,
+        )
+        return decode(ComputeInfo, self._transport.call("POST", f"{self._path}/compute-clusters", body))
+
+    def explain_placement(self, **asked: Any) -> Explanation:
+        """Say which machines would take an ask (as for `create_compute_cluster`) now, and why each other would not."""
+        body = creation(**asked)
+        return decode(Explanation, self._transport.call("POST", f"{self._path}/placements/explain", body))

@@ -1,0 +1,112 @@
+"""Which device nodes belong to which GPU (Container Device Interface), and which GPUs a container really has.
+
+GPUs are given by UUID through CDI; after every start the devices inside are compared with
+the specification: exactly the GPUs that were given must be there (spec 40, "Running containers").
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from corral.agent.drivers import cdi_yaml
+from corral.agent.drivers.base import DriverError
+
+KIND = "nvidia.com/gpu"
+HOST_DIRS = (Path("/etc/cdi"), Path("/var/run/cdi"))
+"""Where Podman itself looks; later folders win."""
+
+_GPU_NODE = re.compile(r"nvidia\d+")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A device's number. `major` and `minor` name the device whatever its path is."""
+
+    major: int
+    minor: int
+
+
+Specification = Mapping[str, frozenset[Node]]
+"""GPU name (its UUID) -> the numbers of its /dev/nvidia<N> nodes."""
+
+
+def device_name(uuid: str) -> str:
+    return f"{KIND}={uuid}"
+
+
+def read(folders: Sequence[Path]) -> Specification:
+    """Read every CDI specification in `folders`; DriverError naming a file that cannot be understood."""
+    found: dict[str, frozenset[Node]] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*")) if folder.is_dir() else ():
+            if path.suffix in (".json", ".yaml", ".yml"):
+                found.update(_read_file(path))
+    return found
+
+
+def _read_file(path: Path) -> Specification:
+    try:
+        text = path.read_text(encoding="utf-8")
+        document = json.loads(text) if path.suffix == ".json" else cdi_yaml.load(text)
+        if document.get("kind") != KIND:
+            return {}
+        return {str(device["name"]): _gpu_nodes(device) for device in document.get("devices") or ()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DriverError(f"the CDI specification {path} cannot be read: {error}; write it again") from error
+
+
+def _gpu_nodes(device: Mapping[str, Any]) -> frozenset[Node]:
+    nodes = (device.get("containerEdits") or {}).get("deviceNodes") or ()
+    return frozenset(_number(node) for node in nodes if _GPU_NODE.fullmatch(Path(str(node["path"])).name))
+
+
+def _number(node: Mapping[str, Any]) -> Node:
+    """Return the node's number: as written, else as the host's own device has it."""
+    if "major" in node and "minor" in node:
+        return Node(int(node["major"]), int(node["minor"]))
+    number = Path(str(node.get("hostPath") or node["path"])).stat().st_rdev
+    return Node(os.major(number), os.minor(number))
+
+
+def check_known(specification: Specification, uuids: Iterable[str]) -> None:
+    """Refuse GPUs that no CDI specification names, before anything is started."""
+    unknown = [uuid for uuid in uuids if not specification.get(uuid)]
+    if unknown:
+        raise DriverError(
+            f"no CDI specification on this machine names GPU {', '.join(unknown)}; "
+            "run: nvidia-ctk cdi generate --device-name-strategy=uuid --output=/etc/cdi/nvidia.yaml"
+        )
+
+
+def devices_in(dev: Path, specification: Specification) -> frozenset[Node]:
+    """Return the numbers of all GPU devices in a container's /dev: by name, and by number under any name."""
+    known = {node for nodes in specification.values() for node in nodes}
+    found = set()
+    for path in dev.iterdir():
+        status = path.lstat()
+        if stat.S_ISCHR(status.st_mode):
+            node = Node(os.major(status.st_rdev), os.minor(status.st_rdev))
+            if node in known or _GPU_NODE.fullmatch(path.name):
+                found.add(node)
+    return frozenset(found)
+
+
+def verify(specification: Specification, given: Sequence[str], found: frozenset[Node]) -> tuple[str, ...]:
+    """Return the GPUs that are inside, in the order given; DriverError unless they are exactly those given."""
+    wanted = frozenset(node for uuid in given for node in specification[uuid])
+    if found == wanted:
+        return tuple(given)
+    inside = [u for u, nodes in specification.items() if u.startswith(("GPU-", "MIG-")) and nodes and nodes <= found]
+    strangers = len(found - wanted)
+    raise DriverError(
+        f"the GPUs inside are not those given: given {', '.join(given) or 'none'}; found {', '.join(inside) or 'none'} "
+        f"({len(wanted - found)} of the given devices missing, {strangers} too many). "
+        "Write the CDI specification again (nvidia-ctk cdi generate) and create the cluster again."
+    )

@@ -1,0 +1,373 @@
+"""Containers by Podman (spec 40, "Running containers"): the driver that real machines use.
+
+It keeps nothing in memory that it could not find again: containers carry labels; an
+allocation's folder holds its disk, host key and log; networks are named by their ids. So
+every call may be repeated after a crash of the agent, of Podman's service or of the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from corral.agent.drivers import cdi, containerlog, podman_spec, sshd
+from corral.agent.drivers.base import DriverError, Progress, Running, RuntimeInfo, RuntimeUnavailable, Started
+from corral.agent.drivers.cgroups import Cgroups
+from corral.agent.drivers.host import find, read_text, run, wait_for, write_atomic
+from corral.agent.drivers.networks import Attachment, Networks
+from corral.agent.drivers.podman_images import Image, Images
+from corral.agent.drivers.podman_service import PodmanService, hard_limits
+from corral.agent.drivers.ports import connect_inside
+from corral.agent.drivers.sessions import Sessions
+from corral.agent.drivers.storage import Storage
+from corral.agent.drivers.toolbox import Toolbox
+from corral.protocol.messages import DesiredAllocation, Step
+
+STATE_FILE = "allocation.json"
+RUNC_STATE = Path("/run/runc")
+
+
+@dataclass(frozen=True)
+class PodmanConfig:
+    """Where one machine's driver keeps its things, and what it may use."""
+
+    state_dir: Path
+    machine: str
+    """The machine's id: the label on its containers."""
+    reserve_mib: int = 4096
+    """Disk space that is never given to storage."""
+    network: bool = True
+    """False: containers have no network at all; ssh and ports work the same."""
+    cdi_dirs: tuple[Path, ...] = cdi.HOST_DIRS
+    subnet_pool: str = "10.213.0.0/16"
+    """Each workspace's network is a /24 of it that no route of the host uses."""
+    image_stores: tuple[Path, ...] = ()
+    """Read-only image stores beside the own one."""
+
+
+@dataclass(frozen=True)
+class Container:
+    """One container as Podman lists it, its life checked with the kernel."""
+
+    id: str
+    labels: Mapping[str, str]
+    pid: int
+    running: bool
+    exit_code: int | None
+
+    @property
+    def machine(self) -> str:
+        return self.labels.get(podman_spec.LABEL_MACHINE, "")
+
+    @property
+    def allocation(self) -> str:
+        return self.labels.get(podman_spec.LABEL_ALLOCATION, "")
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        return tuple(uuid for uuid in self.labels.get(podman_spec.LABEL_GPUS, "").split(",") if uuid)
+
+
+class PodmanDriver:
+    """`Driver` on a Podman of the agent's own. Safe for many threads; one allocation's changes go one by one."""
+
+    def __init__(self, config: PodmanConfig) -> None:
+        for program in ("podman", "runc", "conmon"):
+            find(program)
+        self._config = config
+        self._service = PodmanService(config.state_dir, config.image_stores)
+        self._storage = Storage(config.state_dir, config.reserve_mib)
+        self._networks = Networks(config.state_dir, config.machine, config.subnet_pool)
+        self._toolbox = Toolbox(config.state_dir)
+        self._images = Images(self._service, config.state_dir)
+        self._cgroups = Cgroups()
+        self._sessions = Sessions()
+        self._stopping = threading.Event()
+        self._followers: list[threading.Thread] = []
+        self._locks: dict[str, threading.RLock] = {}
+        self._lock = threading.Lock()
+        self._networks.collect()
+
+    # -- looking -------------------------------------------------------------------------
+
+    def info(self) -> RuntimeInfo:
+        size, free = self._storage.capacity_mib()
+        return RuntimeInfo(f"podman {self._service.version()}", self._storage.quota(), size, free)
+
+    def list_running(self) -> Sequence[Running]:
+        return [
+            Running(
+                allocation=c.allocation,
+                machine=c.machine,
+                container=c.id,
+                running=c.running,
+                exit_code=c.exit_code,
+                oom_kills=self._oom_kills(c),
+                gpus=c.gpus,
+            )
+            for c in self._containers(podman_spec.LABEL_MACHINE)
+        ]
+
+    def _containers(self, label: str) -> list[Container]:
+        query = {"all": "true", "filters": json.dumps({"label": [label]})}
+        answer = self._service.call("GET", "/containers/json", query)
+        return [self._container(row) for row in self._service.expect("listing containers", answer).json()]
+
+    def _container(self, row: Mapping[str, Any]) -> Container:
+        pid = int(row.get("Pid") or 0)
+        running = self._cgroups.alive(pid, row["Id"])
+        ended = not running and row.get("State") in ("exited", "stopped")
+        return Container(row["Id"], row.get("Labels") or {}, pid, running, row.get("ExitCode") if ended else None)
+
+    def _find(self, allocation: str) -> Container | None:
+        """Return the allocation's container; DriverError when it is another machine's."""
+        self._storage.folder(allocation)
+        for container in self._containers(f"{podman_spec.LABEL_ALLOCATION}={allocation}"):
+            if container.machine != self._config.machine:
+                raise DriverError(
+                    f"the container of allocation {allocation} belongs to machine {container.machine}, "
+                    "not to this one; it is not touched"
+                )
+            return container
+        return None
+
+    def _running(self, allocation: str) -> Container:
+        container = self._find(allocation)
+        if container is None or not container.running:
+            raise DriverError("the container is not running", retry=True)
+        return container
+
+    def _oom_kills(self, container: Container) -> int:
+        """Return the kills in this container and in those that the allocation had before (their cgroups are gone)."""
+        if container.machine != self._config.machine:
+            return 0
+        now = self._cgroups.oom_kills(container.pid) if container.running else 0
+        state = self._state(container.allocation)
+        kills = dict(state.get("oom_kills", {}))
+        if now > kills.get(container.id, 0):
+            kills[container.id] = now
+            self._remember(container.allocation, oom_kills=kills)
+        return sum(kills.values())
+
+    # -- what an allocation's folder remembers -------------------------------------------
+
+    def _state(self, allocation: str) -> dict[str, Any]:
+        text = read_text(self._storage.folder(allocation) / STATE_FILE)
+        return json.loads(text) if text else {}
+
+    def _remember(self, allocation: str, **changes: object) -> None:
+        with self._lock:
+            folder = self._storage.folder(allocation)
+            if folder.is_dir():
+                state = {**self._state(allocation), **changes}
+                write_atomic(folder / STATE_FILE, json.dumps(state).encode())
+
+    @contextlib.contextmanager
+    def _alone(self, allocation: str) -> Iterator[None]:
+        with self._lock:
+            lock = self._locks.setdefault(allocation, threading.RLock())
+        with lock:
+            yield
+
+    # -- starting ------------------------------------------------------------------------
+
+    def start(self, want: DesiredAllocation, progress: Progress) -> Started:
+        with self._alone(want.id):
+            container = self._find(want.id)
+            try:
+                started = self._adopt(want, container, progress) if container else None
+                return started or self._start(want, progress)
+            except DriverError as error:
+                self._after_failure(want.id, error)
+                raise
+
+    def _after_failure(self, allocation: str, error: DriverError) -> None:
+        """Leave nothing of a first start that failed for good; storage that was once in use is never removed here."""
+        if isinstance(error, RuntimeUnavailable) or error.retry:
+            return
+        with contextlib.suppress(DriverError):
+            if self._state(allocation).get("started"):
+                self._remove_container(allocation)
+            else:
+                self.remove(allocation)
+
+    def _adopt(self, want: DesiredAllocation, container: Container, progress: Progress) -> Started | None:
+        """Return what runs already, verified; None (and the remains removed) when it does not run."""
+        if not container.running:
+            self._remove_container(want.id)
+            return None
+        progress(Step.STARTING, "the container runs already")
+        return self._finish(want, container, progress)
+
+    def _start(self, want: DesiredAllocation, progress: Progress) -> Started:
+        specification = cdi.read(self._config.cdi_dirs) if want.gpus else {}
+        cdi.check_known(specification, want.gpus)
+        folder = self._storage.folder(want.id)
+        image = self._image(want, progress)
+        progress(Step.STORAGE, self._storage_line(want))
+        rootfs = self._storage.prepare(want.id, want.storage_mib, image.layers)
+        self._remember(want.id, image=image.id)
+        sshd.SshFolder(folder).prepare()
+        sshd.prepare_accounts(rootfs)
+        progress(Step.STARTING, f"{want.vcpu} vCPU, {want.ram_mib} MiB of memory, {len(want.gpus)} GPUs")
+        place = podman_spec.Place(
+            rootfs=rootfs,
+            folder=folder,
+            toolbox=self._toolbox.path(),
+            network=self._attach(want),
+            image_env=image.env,
+            limits=hard_limits(),
+        )
+        self._create_and_start(want, place)
+        return self._finish(want, self._running(want.id), progress)
+
+    def _image(self, want: DesiredAllocation, progress: Progress) -> Image:
+        """Return the image: the one of the first start, or the one of that name, fetched if need be."""
+        before = self._state(want.id).get("image")
+        if before:
+            return self._images.by_id(before)
+        return self._images.fetch(want.image, lambda line: progress(Step.PULLING_IMAGE, line))
+
+    def _storage_line(self, want: DesiredAllocation) -> str:
+        enforced = "" if self._storage.quota() == "loop" else " (this host cannot enforce it)"
+        return f"root file system of {want.storage_mib} MiB{enforced}"
+
+    def _attach(self, want: DesiredAllocation) -> Attachment | None:
+        return self._networks.attach(want.id, want.org, want.workspace) if self._config.network else None
+
+    def _create_and_start(self, want: DesiredAllocation, place: podman_spec.Place) -> None:
+        call, name = self._service.call, podman_spec.container_name(want.id)
+        body = podman_spec.create_body(want, self._config.machine, place)
+        created = call("POST", "/containers/create", body=body)
+        if not created.ok and "already in use" in created.error():
+            # A call that was broken off and repeated; whatever it left is not started yet.
+            self._remove_container(want.id)
+            created = call("POST", "/containers/create", body=body)
+        self._service.expect("creating the container", created, retry=False)
+        started = call("POST", f"/containers/{name}/start")
+        self._service.expect("starting the container", started, 304, retry=False)
+
+    def _finish(self, want: DesiredAllocation, container: Container, progress: Progress) -> Started:
+        """Verify what runs; a container that has other GPUs than it should is removed at once."""
+        progress(Step.VERIFYING, "looking at the GPUs inside and waiting for sshd")
+        try:
+            gpus = self._gpus_inside(want.gpus, container)
+        except DriverError:
+            self._remove_container(want.id)
+            raise
+        self._write_keys(want, container)
+        members = lambda: self._cgroups.processes(container.pid)  # noqa: E731
+        self._sessions.check(container.id, members)
+        self._sessions.sweep(members)
+        self._remember(want.id, started=True)
+        host_key = sshd.SshFolder(self._storage.folder(want.id)).host_key()
+        progress(Step.VERIFYING, f"sshd answers; GPUs inside: {', '.join(gpus) or 'none'}")
+        return Started(container.id, gpus, host_key)
+
+    def _gpus_inside(self, given: Sequence[str], container: Container) -> tuple[str, ...]:
+        specification = cdi.read(self._config.cdi_dirs)
+        cdi.check_known(specification, given)
+        try:
+            found = cdi.devices_in(Path(f"/proc/{container.pid}/root/dev"), specification)
+        except OSError as error:
+            raise DriverError(f"the container ended while it was verified: {error.strerror}", retry=True) from error
+        return cdi.verify(specification, given, found)
+
+    # -- changing and ending -------------------------------------------------------------
+
+    def update(self, want: DesiredAllocation) -> None:
+        container = self._find(want.id)
+        if container is not None and container.running:
+            self._write_keys(want, container)
+
+    def _write_keys(self, want: DesiredAllocation, container: Container) -> None:
+        """Let the keys in; their sessions see the environment of the container's first process."""
+        try:
+            block = Path(f"/proc/{container.pid}/environ").read_bytes()
+        except OSError:
+            block = b""
+        pairs = (entry.partition("=") for entry in block.decode(errors="replace").split("\0") if "=" in entry)
+        folder = sshd.SshFolder(self._storage.folder(want.id))
+        folder.write_keys(want.authorized_keys, {name: value for name, _, value in pairs})
+
+    def stop(self, allocation: str, grace_s: int) -> None:
+        with self._alone(allocation):
+            container = self._find(allocation)
+            if container is None or not container.running:
+                return
+            self._oom_kills(container)
+            self._ask_to_end(container, grace_s)
+            path = f"/containers/{container.id}/stop"
+            answer = self._service.call("POST", path, {"timeout": "1"})
+            self._service.expect("stopping the container", answer, 304, 404)
+            if not wait_for(lambda: not self._cgroups.alive(container.pid, container.id), 10):
+                os.kill(container.pid, signal.SIGKILL)
+
+    def _ask_to_end(self, container: Container, grace_s: float) -> None:
+        """Send TERM to all that runs beside the first process, and give it time; what stays is killed with it."""
+
+        def others() -> list[int]:
+            return [pid for pid in self._cgroups.processes(container.pid) if pid != container.pid]
+
+        for pid in others():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        wait_for(lambda: not others(), grace_s)
+
+    def remove(self, allocation: str) -> None:
+        with self._alone(allocation):
+            self._remove_container(allocation)
+            self._storage.release(allocation)
+            self._networks.release(allocation)
+        with self._lock:
+            self._locks.pop(allocation, None)
+
+    def _remove_container(self, allocation: str) -> None:
+        container = self._find(allocation)
+        if container is None:
+            return
+        if not container.running and (RUNC_STATE / container.id).exists():
+            # Podman's service died between starting it and writing that down.
+            run(["runc", "delete", "--force", container.id])
+        answer = self._service.call("DELETE", f"/containers/{container.id}", {"force": "true", "timeout": "0"})
+        self._service.expect("removing the container", answer, 404)
+        if not wait_for(lambda: not self._cgroups.alive(container.pid, container.id), 10):
+            # Its monitor died, so Podman only forgot it: end it by its first process.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(container.pid, signal.SIGKILL)
+            if not wait_for(lambda: not self._cgroups.alive(container.pid, container.id), 10):
+                raise DriverError("the container's first process cannot be ended", retry=True)
+
+    # -- streams -------------------------------------------------------------------------
+
+    def log_tail(self, allocation: str, max_bytes: int) -> bytes:
+        return containerlog.tail(self._storage.folder(allocation) / containerlog.NAME, max_bytes)
+
+    def open_ssh(self, allocation: str) -> socket.socket:
+        container = self._running(allocation)
+        return self._sessions.open(container.id, lambda: self._cgroups.processes(container.pid))
+
+    def open_port(self, allocation: str, port: int) -> socket.socket:
+        return connect_inside(self._running(allocation).pid, port)
+
+    def open_logs(self, allocation: str, tail_lines: int) -> socket.socket:
+        path = self._storage.folder(allocation) / containerlog.NAME
+        stream, thread = containerlog.Follower(path, tail_lines, self._stopping).start()
+        with self._lock:
+            self._followers = [t for t in self._followers if t.is_alive()] + [thread]
+        return stream
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._sessions.close()
+        for thread in self._followers:
+            thread.join()
+        self._service.close()

@@ -1,0 +1,267 @@
+"""One ssh connection: a fresh `sshd -i` in the container, its stream, and its end.
+
+The OCI runtime starts it (`runc exec`), so it has the container's capabilities, seccomp
+filter, namespaces and limits, and no port is needed. It holds the other end of a socket
+pair: bytes go from kernel to kernel. When it ends, what its session left running is ended
+too, but what the user detached (nohup, setsid, tmux) lives on, as with any sshd.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import selectors
+import signal
+import socket
+import stat
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from corral.agent.drivers import sshd, toolbox
+from corral.agent.drivers.base import DriverError
+from corral.agent.drivers.host import SYSTEM_PATH, missing, run
+
+TAG = "CORRAL_SSH_SESSION"
+EXEC_TIMEOUT_S = 30
+GREETING_TIMEOUT_S = 10
+GRACE_AFTER_HANGUP_S = 1.0
+_UNIX98_PTYS = range(136, 144)
+"""Device majors of pseudo terminals."""
+_SIGHUP_BIT = 1 << (signal.SIGHUP - 1)
+
+Members = Callable[[], Iterable[int]]
+"""Returns the processes of one container."""
+
+
+@dataclass(frozen=True)
+class Session:
+    tag: str
+    members: Members
+
+
+class Sessions:
+    """The ssh connections that this agent opened, and one thread that sees them end."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._live: dict[str, Session] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def open(self, container: str, members: Members) -> socket.socket:
+        """Return a stream to a fresh sshd in `container`."""
+        session = Session(secrets.token_hex(8), members)
+        ours, theirs = socket.socketpair()
+        try:
+            with self._lock:
+                self._live[session.tag] = session
+            pid = _start_sshd(container, session.tag, theirs)
+            self._watch(session, pid)
+        except BaseException:
+            ours.close()
+            with self._lock:
+                self._live.pop(session.tag, None)
+            raise
+        finally:
+            theirs.close()
+        return ours
+
+    def check(self, container: str, members: Members) -> None:
+        """Open one connection and hear sshd's greeting; DriverError with sshd's own words when there is none."""
+        with self.open(container, members) as stream:
+            stream.settimeout(GREETING_TIMEOUT_S)
+            try:
+                greeting = stream.recv(64)
+            except OSError:
+                greeting = b""
+        if not greeting.startswith(b"SSH-"):
+            run(["runc", "exec", container, toolbox.SSHD, "-t", "-f", f"{sshd.MOUNT}/sshd_config"])
+            raise DriverError("sshd in the container does not answer", retry=True)
+
+    def sweep(self, members: Members) -> None:
+        """End what earlier connections left in a container, also those of an agent that died."""
+        with self._lock:
+            live = set(self._live)
+        end_leftovers(members, live)
+
+    def close(self) -> None:
+        """End the thread; connections and what runs in them go on."""
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+        self._wake_write.send(b"x")
+        if thread is not None:
+            thread.join()
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.data, Session):
+                os.close(key.fd)
+        self._selector.close()
+        self._wake_read.close()
+        self._wake_write.close()
+
+    def _watch(self, session: Session, pid: int) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="ssh-sessions", daemon=True)
+                self._thread.start()
+            try:
+                self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, session)
+            except ProcessLookupError:
+                self._live.pop(session.tag, None)
+                return
+        self._wake_write.send(b"x")
+
+    def _run(self) -> None:
+        while not self._closed:
+            for key, _ in self._selector.select():
+                if isinstance(key.data, Session):
+                    self._ended(key.data, key.fd)
+                else:
+                    self._wake_read.recv(4096)
+
+    def _ended(self, session: Session, pidfd: int) -> None:
+        with self._lock:
+            self._selector.unregister(pidfd)
+            os.close(pidfd)
+            self._live.pop(session.tag, None)
+        # A container that is gone has nothing left; the thread must outlive every surprise.
+        with contextlib.suppress(OSError, DriverError):
+            self.sweep(session.members)
+
+
+def _start_sshd(container: str, tag: str, stream: socket.socket) -> int:
+    """Start one sshd on `stream`; return its process id on the host."""
+    with tempfile.TemporaryDirectory(prefix="corral-ssh-", dir="/run") as folder:
+        pid_file = Path(folder, "pid")
+        command = ["runc", "exec", "--detach", "--pid-file", str(pid_file), "--cwd", "/", container]
+        command += [toolbox.SSHD, "-i", "-f", f"{sshd.MOUNT}/sshd_config"]
+        command += ["-o", f"SetEnv={TAG}={tag}"]
+        # A file, not a pipe: sshd inherits it and would keep a pipe open for its whole life.
+        with Path(folder, "said").open("w+b") as said:
+            try:
+                done = subprocess.run(
+                    command,
+                    stdin=stream.fileno(),
+                    stdout=stream.fileno(),
+                    stderr=said,
+                    env={**os.environ, "PATH": SYSTEM_PATH},
+                    timeout=EXEC_TIMEOUT_S,
+                    check=False,
+                )
+            except FileNotFoundError as error:
+                raise missing("runc") from error
+            except subprocess.TimeoutExpired as error:
+                raise DriverError("sshd could not be started in the container in time", retry=True) from error
+            said.seek(0)
+            words = said.read(2000).decode(errors="replace").strip()
+        if done.returncode != 0:
+            raise DriverError(f"sshd could not be started in the container: {words or done.returncode}", retry=True)
+        return int(pid_file.read_text())
+
+
+# -- what a connection leaves behind ------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Process:
+    """What of a process decides whether it outlives its ssh connection."""
+
+    pid: int
+    session: int
+    tag: str
+    on_connection: bool
+    """Its input or output is a terminal, a socket or a pipe: it was not detached."""
+    ignores_hangup: bool
+
+
+def leftovers(processes: Collection[Process], live: Collection[str]) -> list[Process]:
+    """Return the processes to end: of sessions whose connection is over, unless detached.
+
+    A whole session (setsid) goes if one process of it still sits on its dead connection;
+    who ignores the hang-up (nohup) stays. `live` are the tags of open connections.
+    """
+    dead = {p.session for p in processes if p.tag and p.tag not in live and p.on_connection}
+    return [p for p in processes if p.session in dead and not p.ignores_hangup]
+
+
+def end_leftovers(members: Members, live: Collection[str]) -> None:
+    """Hang up on what closed connections left running; kill what does not go."""
+    doomed = leftovers([p for pid in members() if (p := _look(pid)) is not None], live)
+    pidfds = []
+    try:
+        for process in doomed:
+            with contextlib.suppress(ProcessLookupError):
+                pidfds.append(os.pidfd_open(process.pid))
+        _signal(pidfds, signal.SIGHUP, signal.SIGCONT)
+        deadline = time.monotonic() + GRACE_AFTER_HANGUP_S
+        waiting = list(pidfds)
+        while waiting and time.monotonic() < deadline:
+            waiting = [fd for fd in waiting if not _exited(fd)]
+            time.sleep(0.02)
+        _signal(waiting, signal.SIGKILL)
+    finally:
+        for fd in pidfds:
+            os.close(fd)
+
+
+def _signal(pidfds: Iterable[int], *signals: signal.Signals) -> None:
+    for fd in pidfds:
+        for number in signals:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fd, number)
+
+
+def _exited(pidfd: int) -> bool:
+    with selectors.PollSelector() as selector:
+        selector.register(pidfd, selectors.EVENT_READ)
+        return bool(selector.select(0))
+
+
+def _look(pid: int) -> Process | None:
+    """Return what is known of a process, None when it is gone. All of it was written by the tenant: only compared."""
+    folder = Path("/proc", str(pid))
+    try:
+        return Process(
+            pid=pid,
+            session=os.getsid(pid),
+            tag=_tag((folder / "environ").read_bytes()),
+            on_connection=any(_on_connection(folder / "fd" / str(fd)) for fd in range(3)),
+            ignores_hangup=_ignores_hangup((folder / "status").read_text(errors="replace")),
+        )
+    except OSError:
+        return None
+
+
+def _tag(environ: bytes) -> str:
+    prefix = f"{TAG}=".encode()
+    for entry in environ.split(b"\0"):
+        if entry.startswith(prefix):
+            return entry[len(prefix) :].decode(errors="replace")
+    return ""
+
+
+def _on_connection(fd: Path) -> bool:
+    try:
+        status = fd.stat()
+    except OSError:
+        return False
+    is_pty = stat.S_ISCHR(status.st_mode) and os.major(status.st_rdev) in _UNIX98_PTYS
+    return is_pty or stat.S_ISSOCK(status.st_mode) or stat.S_ISFIFO(status.st_mode)
+
+
+def _ignores_hangup(status: str) -> bool:
+    for line in status.splitlines():
+        if line.startswith("SigIgn:"):
+            return bool(int(line.split()[1], 16) & _SIGHUP_BIT)
+    return False

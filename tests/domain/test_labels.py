@@ -28,10 +28,30 @@ def test_placement_labels_and_the_organisations_own_are_welcome() -> None:
 
 @pytest.mark.parametrize(
     "key",
-    (
-        "corral corral.x gpu gpus gpu-model cpu cpu.cores memory_mib arch os kernel driver drivers cuda12 hostname "
-        "machine machine-name node nodes cluster org workspace"
-    ).split(),
+    [
+        "corral",
+        "corral.x",
+        "gpu",
+        "gpus",
+        "gpu-model",
+        "cpu",
+        "cpu.cores",
+        "memory_mib",
+        "arch",
+        "os",
+        "kernel",
+        "driver",
+        "drivers",
+        "cuda12",
+        "hostname",
+        "machine",
+        "machine-name",
+        "node",
+        "nodes",
+        "cluster",
+        "org",
+        "workspace",
+    ],
 )
 def test_keys_that_corral_sets_are_reserved(key: str) -> None:
     assert code({key: "x"}) == "RESERVED_LABEL"

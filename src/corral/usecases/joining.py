@@ -57,11 +57,10 @@ def join(tx: Tx, ask: Ask) -> Joined | Refusal:
     token = token_rows.by_public_id(tx, ask.secret.public_id)
     if token is None or not secrets.same(token["secret_hash"], ask.secret.hash):
         return _dead_or_unknown(tx, ask)
-    scope = Scope(token["org_id"])
-    cluster_rows.lock_org(tx, scope)
+    cluster_rows.lock_org(tx, Scope(token["org_id"]))
     holder = rows.by_key(tx, ask.key_hash)
     if holder is not None:
-        return _again(tx, token, holder)
+        return _again(tx, _under_lock(tx, ask), holder)
     return _enrol(tx, token, ask)
 
 
@@ -102,13 +101,19 @@ def _enrol(tx: Tx, token: Row, ask: Ask) -> Joined | Refusal:
 
 def _refused(tx: Tx, ask: Ask) -> Refusal:
     """Say why the token could not be bound, as it stands under the organisation's lock."""
-    row = token_rows.by_public_id(tx, ask.secret.public_id)
-    assert row is not None, "tokens are never deleted"
+    row = _under_lock(tx, ask)
     found = join_tokens.Found(row["revoked_at"] is not None, row["used_at"] is not None, row["expires_at"])
     refusal = join_tokens.why_not(found, tx.now) or join_tokens.unknown()
     if refusal.code == "TOKEN_USED":
         _record_replay(tx, row, ask)
     return refusal
+
+
+def _under_lock(tx: Tx, ask: Ask) -> Row:
+    """Return the token as it stands now that the organisation is locked."""
+    row = token_rows.by_public_id(tx, ask.secret.public_id)
+    assert row is not None, "tokens are never deleted"
+    return row
 
 
 def _record_replay(tx: Tx, token: Row, ask: Ask) -> None:

@@ -1,0 +1,117 @@
+"""Making, listing and revoking join tokens (spec 10, "Join tokens")."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import select, update
+
+from corral.domain import join_tokens as rules
+from corral.domain.errors import Refusal
+from corral.store.tables.clusters import join_tokens as table
+from corral.store.tables.clusters import tenancies
+from corral.usecases import clusters, join_tokens
+from tests.conftest import Clock
+from tests.world import World
+
+
+def make(world: World, cluster: str = "default", ttl: int = 3600) -> join_tokens.NewJoinToken:
+    with world.act("admin", org="acme") as ctx:
+        return join_tokens.create(ctx, cluster, rules.asked({}, ttl))
+
+
+def refused(world: World, cluster: str = "default") -> str:
+    with pytest.raises(Refusal) as refusal:
+        make(world, cluster)
+    return refusal.value.code
+
+
+def unused(world: World) -> list[str]:
+    with world.act("admin", org="acme") as ctx:
+        return [token.id for token in join_tokens.listed(ctx, "default", None, 100)]
+
+
+def test_the_limit_counts_machines_and_unused_tokens(world_on_both: World, clock: Clock) -> None:
+    for number in range(7):
+        world_on_both.add_machine(f"gpu-{number}")
+    tokens = [make(world_on_both, ttl=60) for _ in range(3)]
+    assert refused(world_on_both) == "LIMIT_REACHED"
+    with world_on_both.act("admin", org="acme") as ctx:
+        join_tokens.revoke(ctx, "default", tokens[0].id)
+    make(world_on_both)
+    assert refused(world_on_both) == "LIMIT_REACHED"
+    clock.forward(60)
+    make(world_on_both)
+
+
+def test_of_simultaneous_tokens_at_the_limit_exactly_the_rest_are_made(world_on_both: World) -> None:
+    for number in range(6):
+        world_on_both.add_machine(f"gpu-{number}")
+    start = threading.Barrier(16)
+
+    def attempt(_: int) -> bool:
+        start.wait()
+        try:
+            make(world_on_both)
+        except Refusal:
+            return False
+        return True
+
+    with ThreadPoolExecutor(16) as pool:
+        assert sum(pool.map(attempt, range(16))) == 4
+
+
+def test_an_organisations_own_limit_goes_before_the_sites(world_on_both: World) -> None:
+    with world_on_both.db.write() as tx:
+        org = world_on_both.ids.orgs["acme"]
+        tx.run(update(tenancies).where(tenancies.c.org_id == org).values(machine_limit=1))
+    make(world_on_both)
+    assert refused(world_on_both) == "LIMIT_REACHED"
+
+
+def test_another_organisations_machines_do_not_count(world_on_both: World) -> None:
+    for number in range(10):
+        world_on_both.add_machine(f"gpu-{number}", org="rival")
+    make(world_on_both)
+
+
+def test_a_dedicated_cluster_has_no_limit(world_on_both: World) -> None:
+    with world_on_both.act("operator", org="acme") as ctx:
+        clusters.create_dedicated(ctx, "big", "Big")
+    for _ in range(12):
+        make(world_on_both, "big")
+
+
+def test_unused_tokens_are_listed_and_never_their_secret(world_on_both: World, clock: Clock) -> None:
+    first = make(world_on_both, ttl=60)
+    clock.forward(1)
+    second = make(world_on_both)
+    assert unused(world_on_both) == [first.id, second.id]
+    with world_on_both.act("admin", org="acme") as ctx:
+        shown = join_tokens.listed(ctx, "default", None, 100)
+    assert shown[0].created_by == "admin"
+    assert first.token.split("_")[2] not in repr(shown)
+    clock.forward(60)
+    assert unused(world_on_both) == [second.id]
+
+
+def test_only_a_hash_is_stored(world_on_both: World) -> None:
+    token = make(world_on_both).token
+    with world_on_both.db.read() as tx:
+        row = tx.one(select(table))
+    assert token.split("_")[2] not in repr(row)
+
+
+def test_a_revoked_token_cannot_be_revoked_again_nor_a_foreign_one(world_on_both: World) -> None:
+    token = make(world_on_both)
+    with world_on_both.act("rival", org="rival") as ctx, pytest.raises(Refusal) as foreign:
+        join_tokens.revoke(ctx, "default", token.id)
+    with world_on_both.act("admin", org="acme") as ctx:
+        join_tokens.revoke(ctx, "default", token.id)
+    with world_on_both.act("admin", org="acme") as ctx, pytest.raises(Refusal) as again:
+        join_tokens.revoke(ctx, "default", token.id)
+    assert foreign.value.code == again.value.code == "NOT_FOUND"
+    assert str(foreign.value) == str(again.value)
+    assert unused(world_on_both) == []

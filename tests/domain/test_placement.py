@@ -1,0 +1,227 @@
+"""Placement: best fit, deterministic, with reasons; the index says what a plain search would (spec 30)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corral.domain.placement import (
+    Ahead,
+    Fleet,
+    Gpu,
+    MachineFacts,
+    NoCapacity,
+    PlacementAsk,
+    Plan,
+    explain,
+    place,
+    try_place,
+)
+from corral.domain.resources import Ask, Resources, on_machine
+
+GIB = 1024
+
+
+def machine(
+    name: str,
+    models: Sequence[str] = ("H100",) * 8,
+    *,
+    pool: str = "",
+    closed: str = "",
+    vcpu: int = 64,
+    faulty: int = 0,
+) -> MachineFacts:
+    total = Resources(len(models), vcpu, 512 * GIB, 4096 * GIB)
+    gpus = [Gpu(f"0000:{slot:02x}:00.0", f"{name}-{slot}", f"{name}/{slot}", m) for slot, m in enumerate(models)]
+    return MachineFacts(name, name, pool, closed, total, total, Counter(models), gpus[faulty:], faulty)
+
+
+def planned(answer: Plan | NoCapacity) -> Plan:
+    assert isinstance(answer, Plan), answer
+    return answer
+
+
+def reasons(answer: Plan | NoCapacity) -> dict[str, str]:
+    assert isinstance(answer, NoCapacity), answer
+    return dict(answer.reasons)
+
+
+def test_the_machine_with_the_fewest_free_gpus_is_taken_so_whole_machines_stay_whole() -> None:
+    fleet = Fleet.of([machine("a"), machine("b")])
+    first = planned(place(fleet, PlacementAsk(Ask(gpus=3))))
+    fleet.take(first)
+    second = planned(place(fleet, PlacementAsk(Ask(gpus=5))))
+    fleet.take(second)
+    assert (first.machine, second.machine) == ("a", "a")
+    assert planned(place(fleet, PlacementAsk(Ask(gpus=8)))).machine == "b"
+
+
+def test_among_equals_the_one_with_least_free_vcpu_then_the_first_by_name() -> None:
+    fleet = Fleet.of([machine("c"), machine("b"), machine("a", vcpu=96)])
+    assert planned(place(fleet, PlacementAsk(Ask(gpus=1)))).machine == "b"
+
+
+def test_gpus_are_given_in_pci_bus_order_and_come_back() -> None:
+    fleet = Fleet.of([machine("a")])
+    first = planned(place(fleet, PlacementAsk(Ask(gpus=2))))
+    assert [gpu.slot for gpu in first.gpus] == ["0000:00:00.0", "0000:01:00.0"]
+    fleet.take(first)
+    fleet.take(planned(place(fleet, PlacementAsk(Ask(gpus=1)))))
+    fleet.release(first)
+    assert planned(place(fleet, PlacementAsk(Ask(gpus=2)))).gpus == first.gpus
+
+
+def test_the_gpus_of_one_workload_are_of_one_model() -> None:
+    fleet = Fleet.of([machine("mixed", ("A100", "A100", "H100", "H100"))])
+    assert {gpu.model for gpu in planned(place(fleet, PlacementAsk(Ask(gpus=2)))).gpus} == {"A100"}
+    assert reasons(place(fleet, PlacementAsk(Ask(gpus=3)))) == {"mixed": "2 of 4 GPUs free, 3 asked of one model"}
+
+
+def test_selectors_intersect() -> None:
+    fleet = Fleet.of([machine("a", pool="x"), machine("b", pool="y"), machine("c", ("A100",) * 4, pool="y")])
+    assert planned(place(fleet, PlacementAsk(Ask(gpus=1), pool="y", gpu_model="H100"))).machine == "b"
+    assert planned(place(fleet, PlacementAsk(Ask(), machine="c", pool="y"))).machine == "c"
+    assert reasons(place(fleet, PlacementAsk(Ask(gpus=1), machine="a", pool="y"))) == {}
+
+
+def test_work_without_gpus_goes_where_gpus_are_taken_first() -> None:
+    fleet = Fleet.of([machine("whole"), machine("taken")])
+    fleet.take(planned(place(fleet, PlacementAsk(Ask(gpus=8, vcpu=8, ram_mib=GIB, storage_mib=GIB), machine="taken"))))
+    plan = planned(place(fleet, PlacementAsk(Ask())))
+    assert (plan.machine, plan.gpus, plan.resources) == ("taken", (), Resources(0, 1, 2 * GIB, 10 * GIB))
+
+
+def test_machines_outside_the_granted_pools_are_never_named() -> None:
+    fleet = Fleet.of(
+        [machine("mine", pool="a", closed="down since noon"), machine("theirs", pool="b"), machine("none")]
+    )
+    want = PlacementAsk(Ask(gpus=1), pools=frozenset({"a"}))
+    assert reasons(place(fleet, want)) == {"mine": "down since noon"}
+    assert [answer.machine for answer in explain(fleet, want)] == ["mine"]
+
+
+def test_each_reason_says_what_is_short_in_numbers() -> None:
+    fleet = Fleet.of([machine("a", faulty=2), machine("cpu", ()), machine("c", closed="cordoned: maintenance")])
+    assert reasons(place(fleet, PlacementAsk(Ask(gpus=8)))) == {
+        "a": "6 of 8 GPUs free (2 faulty or busy), 8 asked",
+        "c": "cordoned: maintenance",
+        "cpu": "has no GPU, 8 asked",
+    }
+    want = PlacementAsk(Ask(gpus=1, vcpu=65), machine="a")
+    assert reasons(place(fleet, want)) == {"a": "64 of 64 vCPU free, 65 asked"}
+    want = PlacementAsk(Ask(ram_mib=513 * GIB), machine="a")
+    assert reasons(place(fleet, want)) == {"a": "512 of 512 GiB RAM free, 513 asked"}
+    want = PlacementAsk(Ask(storage_mib=5000 * GIB), machine="a")
+    assert reasons(place(fleet, want)) == {"a": "4096 of 4096 GiB storage free, 5000 asked"}
+    want = PlacementAsk(Ask(gpus=1), machine="a", gpu_model="A100")
+    assert reasons(place(fleet, want)) == {"a": "has H100, A100 asked"}
+
+
+def test_a_later_ask_takes_no_machine_that_an_earlier_waiting_one_could_use() -> None:
+    fleet = Fleet.of([machine("a", pool="x"), machine("b", pool="y")])
+    fleet.take(planned(place(fleet, PlacementAsk(Ask(gpus=1), pool="x"))))
+    ahead = Ahead()
+    ahead.add(PlacementAsk(Ask(gpus=8), pool="x"))
+    assert reasons(place(fleet, PlacementAsk(Ask(gpus=1), pool="x"), ahead)) == {
+        "a": "kept for work that has waited longer"
+    }
+    assert planned(place(fleet, PlacementAsk(Ask(gpus=1)), ahead)).machine == "b"
+
+
+def test_what_could_never_be_placed_holds_nobody_back() -> None:
+    fleet, ahead = Fleet.of([machine("a")]), Ahead()
+    ahead.add(PlacementAsk(Ask(gpus=16)))
+    assert planned(place(fleet, PlacementAsk(Ask(gpus=1)), ahead)).machine == "a"
+
+
+def test_a_machine_waited_for_by_name_is_kept_and_others_are_not() -> None:
+    fleet, ahead = Fleet.of([machine("a"), machine("b")]), Ahead()
+    ahead.add(PlacementAsk(Ask(gpus=8), machine="a"))
+    assert planned(place(fleet, PlacementAsk(Ask(gpus=1)), ahead)).machine == "b"
+
+
+# ---- the index against a plain search
+
+POOLS, MODELS = ("", "x", "y"), ("A100", "H100")
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> list[MachineFacts]:
+    made = []
+    for number in range(draw(st.integers(0, 6))):
+        models = draw(st.lists(st.sampled_from(MODELS), max_size=4))
+        closed = draw(st.sampled_from(("", "", "", "cordoned: x")))
+        vcpu = draw(st.sampled_from((4, 8)))
+        made.append(machine(f"m{number}", models, pool=draw(st.sampled_from(POOLS)), closed=closed, vcpu=vcpu))
+    return made
+
+
+asks = st.builds(
+    PlacementAsk,
+    st.builds(Ask, st.integers(0, 4), st.none() | st.integers(1, 8), st.none() | st.sampled_from((GIB, 300 * GIB))),
+    pools=st.none() | st.sets(st.sampled_from(("x", "y"))).map(frozenset),
+    machine=st.none() | st.sampled_from([f"m{n}" for n in range(6)]),
+    pool=st.none() | st.sampled_from(POOLS),
+    gpu_model=st.none() | st.sampled_from(MODELS),
+)
+
+
+class Plain:
+    """The rules once more, as a search over every machine."""
+
+    def __init__(self, machines: list[MachineFacts]) -> None:
+        self.facts = {m.name: m for m in machines}
+        self.free = {m.name: m.free for m in machines}
+        self.gpus = {m.name: sorted(m.gpus) for m in machines}
+
+    def place(self, want: PlacementAsk) -> tuple[str, tuple[str, ...]] | None:
+        found = []
+        for name, facts in self.facts.items():
+            need, free = on_machine(want.ask, facts.total), self.free[name]
+            if facts.closed or not want.selects(name, facts.pool):
+                continue
+            if need.vcpu > free.vcpu or need.ram_mib > free.ram_mib or need.storage_mib > free.storage_mib:
+                continue
+            if want.gpu_model is not None and want.gpu_model not in facts.models:
+                continue
+            for model in (want.gpu_model,) if want.gpu_model else sorted(facts.models) if want.ask.gpus else (None,):
+                gpus = [gpu for gpu in self.gpus[name] if model in (None, gpu.model)]
+                if len(gpus) >= want.ask.gpus:
+                    given = tuple(gpu.id for gpu in gpus[: want.ask.gpus])
+                    found.append((len(gpus), free.vcpu, free.ram_mib, name, model or "", given))
+        return (min(found)[3], min(found)[5]) if found else None
+
+    def change(self, plan: Plan, sign: int) -> None:
+        self.free[plan.machine] = (
+            self.free[plan.machine] - plan.resources if sign < 0 else (self.free[plan.machine] + plan.resources)
+        )
+        kept = [gpu for gpu in self.gpus[plan.machine] if gpu not in plan.gpus]
+        self.gpus[plan.machine] = kept if sign < 0 else sorted([*kept, *plan.gpus])
+
+
+@settings(max_examples=300, deadline=None)
+@given(fleets(), st.lists(st.tuples(asks, st.integers(0, 3)), max_size=15))
+def test_the_index_finds_what_a_plain_search_finds(
+    machines: list[MachineFacts], steps: list[tuple[PlacementAsk, int]]
+) -> None:
+    fleet, plain = Fleet.of(machines), Plain(machines)
+    held: list[Plan] = []
+    for want, release in steps:
+        plan = try_place(fleet, want)
+        assert (plan and (plan.machine, tuple(gpu.id for gpu in plan.gpus))) == plain.place(want)
+        if plan is not None:
+            fleet.take(plan)
+            plain.change(plan, -1)
+            held.append(plan)
+        else:
+            assert all(reason for _, reason in reasons(place(fleet, want)).items())
+        if release == 0 and held:
+            gone = held.pop(0)
+            fleet.release(gone)
+            plain.change(gone, 1)
+        ids = [gpu.id for plan in held for gpu in plan.gpus]
+        assert len(ids) == len(set(ids))
+        assert all(min(free.vcpu, free.ram_mib, free.storage_mib) >= 0 for free in plain.free.values())

@@ -4,7 +4,7 @@ PYTHON := .venv/bin/python
 # Nothing from outside decides which packages are seen.
 unexport PYTHONPATH PYTHONHOME
 
-.PHONY: help demo test check lint bench openapi clean
+.PHONY: help demo test check lint bench openapi reference clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,6 +29,9 @@ check: lint test ## what CI runs
 
 openapi: ## write docs/openapi.json from the code
 	$(PYTHON) -m corral site openapi > docs/openapi.json.new && mv docs/openapi.json.new docs/openapi.json
+
+reference: ## write the tables of the reference pages from the code
+	$(PYTHON) -m docs.reference
 
 bench: ## measure; JSON on stdout
 	@deploy/setup.sh test

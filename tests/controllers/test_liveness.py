@@ -103,6 +103,7 @@ def test_an_hours_outage_of_the_site_marks_nothing_down_and_what_was_down_stays_
 def test_a_process_that_was_stopped_for_minutes_counts_silence_anew(db: Database, process: Process) -> None:
     fleet = up(db, "a", "b")
     process.pass_time(30, fleet)
+    process.clock.forward(300)
     process.monotonic.forward(300)  # suspended: its loop heard nobody
     process.liveness.judge()
     process.heard.beat()

@@ -71,7 +71,12 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--json", action="store_true")
     status.set_defaults(command=_status)
 
-    for command in (joining, running, status):
+    cleaning = commands.add_parser(
+        "clean", help="remove all containers, storage and images of the agent from this host"
+    )
+    cleaning.set_defaults(command=_clean)
+
+    for command in (joining, running, status, cleaning):
         command.add_argument("--state", type=Path, default=STATE_DIR, help=f"the agent's folder ({STATE_DIR})")
     return parser
 
@@ -121,13 +126,16 @@ def _run(args: argparse.Namespace) -> int:
     if not args.state.is_dir():
         return _fail(f"{args.state} does not exist; join first (corral-agent join)", REFUSED)
     state.lock()
-    stone = state.tombstone()
-    if stone is not None and stone.done:
-        _say(f"machine {stone.name} was removed from its site; join again with a new token to come back")
-        return 0
-    if stone is None and (state.machine() is None or not state.key()):
-        return _fail("this host has not joined a site yet (corral-agent join)", REFUSED)
-    code = asyncio.run(_serve(args, state))
+    try:
+        stone = state.tombstone()
+        if stone is not None and stone.done:
+            _say(f"machine {stone.name} was removed from its site; join again with a new token to come back")
+            return 0
+        if stone is None and (state.machine() is None or not state.key()):
+            return _fail("this host has not joined a site yet (corral-agent join)", REFUSED)
+        code = asyncio.run(_serve(args, state))
+    finally:
+        state.unlock()
     # A thread may be stuck in a driver or the runtime for long; containers do not need us to wait for it.
     logging.shutdown()
     os._exit(code)
@@ -200,6 +208,31 @@ def _driver(args: argparse.Namespace, machine: str) -> Callable[[], Driver]:
         )
 
     return sim if args.driver == "sim" else podman
+
+
+# -- clean --------------------------------------------------------------------------------------
+
+
+def _clean(args: argparse.Namespace) -> int:
+    """Take away what runs here and all of its data; the identity stays, so that the site can be told."""
+    from corral.agent.drivers.base import DriverError
+    from corral.agent.drivers.podman import PodmanConfig, PodmanDriver
+
+    folder = args.state / "podman"
+    if not folder.is_dir():
+        _say("nothing to remove")
+        return 0
+    state = StateFolder(args.state)
+    state.lock()
+    machine = state.machine()
+    try:
+        PodmanDriver(PodmanConfig(state_dir=folder, machine=machine.machine if machine else "")).wipe()
+    except DriverError as error:
+        return _fail(f"{error.message}. Run the same command again", CANNOT)
+    finally:
+        state.unlock()
+    _say("removed all containers, storage and images of the agent")
+    return 0
 
 
 # -- status -------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from corral.server.config import Config
 from corral.server.live import Live
 from corral.server.middleware import BodyLimit, RequestIds
 from corral.server.routes import ROUTERS, bare_routes
+from corral.server.tunnel import Streams
 from corral.store.engine import Database
 from corral.usecases.attempts import Attempts
 from corral.usecases.tokens import LastUsed
@@ -87,6 +88,8 @@ def _parts(app: FastAPI, monotonic: Callable[[], float]) -> Iterator[Part]:
     heard = Heard(monotonic)
     state.hub = Hub(state.db, state.batches, heard, state.config)
     yield state.hub
+    state.streams = Streams(state.db, state.hub)
+    yield state.streams
     state.liveness = Liveness(state.db, heard, state.config.every_s, state.hub.hear_again)
     yield state.liveness
     yield LastUsedWriter(state.last_used)

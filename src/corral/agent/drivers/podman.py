@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -364,6 +365,15 @@ class PodmanDriver:
         with self._lock:
             self._followers = [t for t in self._followers if t.is_alive()] + [thread]
         return stream
+
+    def wipe(self) -> None:
+        """Remove all that this driver ever made here (every allocation, the store, its folders), and close it."""
+        running = {c.allocation for c in self._containers(podman_spec.LABEL_MACHINE)}
+        for allocation in sorted(running.union(self._storage.allocations())):
+            self.remove(allocation)
+        self.close()
+        for folder in (self._config.state_dir, self._service.run_dir):
+            shutil.rmtree(folder)
 
     def close(self) -> None:
         self._stopping.set()

@@ -184,6 +184,7 @@ class PodmanService:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
+                    cwd=self.run_dir,  # conmon leaves a file where it stands when memory runs out
                     env=self.environment(),
                     start_new_session=True,
                 )
@@ -223,9 +224,17 @@ class PodmanService:
             self._closed = True
             self._end_process()
             self._socket.unlink(missing_ok=True)
+            # After each container's end its monitor runs podman once more, for a moment.
+            wait_for(lambda: not self._helpers(), 10)
             # Podman mounts its store on itself; containers on root file systems of ours do not need that.
             with contextlib.suppress(DriverError):
                 unmount(self.store / "overlay", 2)
+
+    def _helpers(self) -> list[str]:
+        """Return the process ids of other podman commands that work on this store."""
+        store = f"\0{self.store}\0".encode()
+        lines = ((p.name, _command_line(int(p.name))) for p in Path("/proc").iterdir() if p.name.isdigit())
+        return [pid for pid, line in lines if store in line and line.split(b"\0")[0].endswith(b"podman")]
 
     # -- calls ---------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ def run(test: Callable[[], Coroutine[Any, Any, T]]) -> T:
     return asyncio.run(bounded())
 
 
-async def until(check: Callable[[], T], what: str = "", deadline_s: float = DEADLINE_S) -> T:
+async def until(check: Callable[[], T | None], what: str = "", deadline_s: float = DEADLINE_S) -> T:
     """Return the first true answer of `check`."""
     end = time.monotonic() + deadline_s
     while not (answer := check()):
@@ -76,8 +76,7 @@ class FakeSite:
     """(when, path, Authorization) of every upgrade that was asked for."""
     ack: bool = True
     answer: Callable[[Report], Ack] = lambda report: Ack(report.seq)
-    welcome: Welcome = Welcome("m1", "box", 1, "inc1", report_every_s=0.2)
-    stream_done: asyncio.Event = field(default_factory=asyncio.Event)
+    welcome: Welcome = field(default_factory=lambda: Welcome("m1", "box", 1, "inc1", report_every_s=0.2))
 
     def refuse(self, status: HTTPStatus, body: object = None, **headers: str) -> None:
         raw = json.dumps(body).encode() if body is not None else b""

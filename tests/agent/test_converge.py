@@ -64,7 +64,8 @@ async def box(path: Path, *, adopt: bool = True, clock: Clock | None = None) -> 
     """An agent's convergence on a folder; a second one on the same folder is the agent started again."""
     state = StateFolder(path / "state")
     state.make()
-    driver, clock, ended = ScriptedDriver(path / "containers"), clock or Clock(), []
+    driver, clock = ScriptedDriver(path / "containers"), clock or Clock()
+    ended: list[str] = []
     calls = ThreadCalls(4, "test-driver")
     work = Converger("m1", driver, WorkFolder(state), calls, clock)
     work.hooks.ending = ended.append

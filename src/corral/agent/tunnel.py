@@ -32,6 +32,7 @@ CHUNK = 256 * 1024
 MAX_STREAMS = 512
 LOG_LINES = 200
 DIAL_TIMEOUT_S = 10.0
+GOODBYE_S = 2.0
 
 
 class Refused(Exception):
@@ -50,6 +51,7 @@ class Streams:
     def __init__(self, site: Site, key: str, work: Converger, calls: Calls) -> None:
         self._site, self._key, self._work, self._calls = site, key, work, calls
         self._open: dict[str, _Open] = {}
+        self._ending: set[asyncio.Task[None]] = set()
 
     def open(self, ask: OpenStream, refuse: Callable[[str, str], None]) -> None:
         """Dial the stream back, or `refuse(stream, message)`."""
@@ -57,19 +59,26 @@ class Streams:
             return
         task = asyncio.get_running_loop().create_task(self._serve(ask, refuse))
         self._open[ask.stream] = _Open(ask.allocation, task)
-        task.add_done_callback(lambda _: self._open.pop(ask.stream, None))
+        task.add_done_callback(lambda _: self._open.pop(ask.stream, None))  # an id is good once
 
     def close_allocation(self, allocation: str) -> None:
         """End every stream into an allocation."""
-        for stream in list(self._open.values()):
+        for name, stream in list(self._open.items()):
             if stream.allocation == allocation:
-                stream.task.cancel()
+                self._end(name)
+
+    def _end(self, name: str) -> None:
+        """Have a stream clean up after itself. Once: a second cancel would break off the clean-up."""
+        task = self._open.pop(name).task
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        task.cancel()
 
     async def close(self) -> None:
-        tasks = [stream.task for stream in self._open.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """End all streams."""
+        for name in list(self._open):
+            self._end(name)
+        await asyncio.gather(*self._ending, return_exceptions=True)
 
     async def _serve(self, ask: OpenStream, refuse: Callable[[str, str], None]) -> None:
         try:
@@ -153,8 +162,10 @@ async def pump(outside: ClientConnection, inside: socket.socket) -> None:
             task.cancel()
         await asyncio.gather(up, down, return_exceptions=True)
         inside.close()
-        with contextlib.suppress(ConnectionClosed, OSError):
-            await outside.close()
+        # A site that does not read any more cannot be said goodbye to.
+        with contextlib.suppress(ConnectionClosed, OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(outside.close(), GOODBYE_S)
+        outside.transport.abort()
 
 
 async def _upward(loop: asyncio.AbstractEventLoop, inside: socket.socket, outside: ClientConnection) -> bool:

@@ -1,0 +1,119 @@
+"""Join tokens over HTTP: codes, secrets shown once, replays, and the line to run (spec 10, "Join tokens")."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from corral.server.install_line import install_line
+from tests.world import World
+
+PATH = "/api/v1/orgs/acme/clusters/default/enrollment-tokens"
+
+
+def make(world: World, body: Any, **headers: str) -> tuple[int, dict[str, Any]]:
+    # json.dumps writes what httpx would refuse to send: half characters.
+    headers = {"Content-Type": "application/json", **headers}
+    answer = world.client("admin").post(PATH, content=json.dumps(body).encode(), headers=headers)
+    return answer.status_code, answer.json()
+
+
+def test_a_token_is_made_with_its_line(world: World) -> None:
+    status, made = make(world, {"labels": {"pool": "h100"}, "ttl_seconds": 86400})
+    assert status == 201
+    assert set(made) == {"id", "token", "labels", "expires_at", "install"}
+    assert made["labels"] == {"pool": "h100"}
+    assert made["expires_at"] == "2026-03-02T12:00:00Z"
+    assert made["token"].startswith("corj_")
+    assert "\n" not in made["install"]
+    assert made["token"] in made["install"]
+    assert "h100" not in made["install"]
+
+
+def test_a_token_lives_an_hour_unless_asked(world: World) -> None:
+    assert make(world, {})[1]["expires_at"] == "2026-03-01T13:00:00Z"
+
+
+@pytest.mark.parametrize("ttl", [59, 604801, 60.5, "3600", True, None, [], {}])
+def test_a_bad_ttl_has_its_code(world: World, ttl: object) -> None:
+    status, answer = make(world, {"ttl_seconds": ttl})
+    assert (status, answer["code"]) == (400, "INVALID_TTL")
+
+
+@pytest.mark.parametrize(
+    ("labels", "code"),
+    [
+        ({"gpu": "x"}, "RESERVED_LABEL"),
+        ({"Pool": "x"}, "INVALID_LABEL"),
+        ({"pool": "a b"}, "INVALID_LABEL"),
+        ({"pool": 7}, "INVALID_LABEL"),
+        ({"pool": None}, "INVALID_LABEL"),
+        ({"pool": "\ud800"}, "INVALID_LABEL"),
+        (["pool"], "INVALID_REQUEST"),
+        ("pool", "INVALID_REQUEST"),
+        (None, "INVALID_REQUEST"),
+    ],
+)
+def test_bad_labels_have_their_code(world: World, labels: object, code: str) -> None:
+    status, answer = make(world, {"labels": labels}, **{"Idempotency-Key": "k"})
+    assert (status, answer["code"]) == (400, code)
+
+
+def test_a_replay_gives_the_same_token_without_its_secret(world: World) -> None:
+    body = {"labels": {"pool": "h100"}}
+    _, first = make(world, body, **{"Idempotency-Key": "k1"})
+    status, again = make(world, body, **{"Idempotency-Key": "k1"})
+    assert status == 201
+    assert again == {**first, "token": None, "install": None}
+    assert make(world, {"labels": {"pool": "a100"}}, **{"Idempotency-Key": "k1"})[0] == 422
+    assert len(world.client("admin").get(PATH).json()["items"]) == 1
+
+
+def test_the_eleventh_token_on_the_hosted_cluster_is_refused(world: World) -> None:
+    for _ in range(10):
+        assert make(world, {})[0] == 201
+    status, answer = make(world, {})
+    assert (status, answer["code"]) == (403, "LIMIT_REACHED")
+    assert answer["details"] == {"limit": 10, "machines": 0, "tokens": 10}
+
+
+def test_tokens_are_listed_in_pages_without_secrets_and_revoked(world: World) -> None:
+    made = [make(world, {})[1] for _ in range(3)]
+    first = world.client("admin").get(PATH, params={"page_size": 2}).json()
+    rest = world.client("admin").get(PATH, params={"page_size": 2, "page_token": first["next_page_token"]}).json()
+    listed = [*first["items"], *rest["items"]]
+    assert {one["id"] for one in listed} == {one["id"] for one in made}
+    assert rest["next_page_token"] is None
+    assert all(one["token"] not in str(listed) for one in made)
+    assert world.client("admin").delete(f"{PATH}/{made[0]['id']}").status_code == 204
+    assert world.client("admin").delete(f"{PATH}/{made[0]['id']}").status_code == 404
+    assert len(world.client("admin").get(PATH).json()["items"]) == 2
+
+
+def test_a_token_of_another_cluster_or_organisation_is_not_found(world: World) -> None:
+    assert world.client("rival").post(PATH, json={}).status_code == 404
+    made = make(world, {})[1]
+    theirs = f"/api/v1/orgs/rival/clusters/default/enrollment-tokens/{made['id']}"
+    assert world.client("rival").delete(theirs).status_code == 404
+    assert world.client("admin").post(PATH.replace("default", "other"), json={}).status_code == 404
+
+
+def test_a_requests_host_never_reaches_the_line(world: World) -> None:
+    made = make(world, {}, Host="evil.example", **{"X-Forwarded-Host": "evil.example", "Forwarded": "host=evil"})[1]
+    assert "evil" not in made["install"]
+    assert "http://corral.test/api/v1/install.sh" in made["install"]
+
+
+def test_the_sites_own_ca_is_pinned_in_the_line(world: World) -> None:
+    world.app.state.ca_pem = "-----BEGIN CERTIFICATE-----\nMIIB+a/b=\n-----END CERTIFICATE-----\n"
+    line = make(world, {})[1]["install"]
+    assert "MIIB+a/b=" in line
+    assert '--cacert "$c"' in line
+    assert '--ca-file "$c"' in line
+
+
+def test_an_address_with_shell_characters_stays_one_word() -> None:
+    line = install_line("https://a.example/$(id);'`x`", "corj_t", None)
+    assert "'https://a.example/$(id);'\"'\"'`x`/api/v1/install.sh'" in line

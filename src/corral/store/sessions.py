@@ -25,49 +25,86 @@ _FLUSH = text(
 ).bindparams(bindparam("machine_id", type_=String), bindparam("last_seen", type_=UtcTime))
 
 
-def incarnation(tx: Tx) -> str:
-    """Return the site's incarnation."""
-    return str(tx.scalar(select(sites.c.incarnation)))
+# A fleet that comes back asks these thousands of times a minute: built once, not at each call.
+_BY_KEY = select(
+    machines.c.id,
+    machines.c.org_id,
+    machines.c.cluster_id,
+    machines.c.name,
+    machines.c.removed_at,
+    machines.c.quarantine,
+    machines.c.session_epoch,
+    select(sites.c.incarnation).scalar_subquery().label("incarnation"),
+).where(machines.c.key_hash == bindparam("key_hash"))
+_RAISE = (
+    update(machines)
+    .where(
+        machines.c.id == bindparam("machine"), machines.c.org_id == bindparam("org"), machines.c.removed_at.is_(None)
+    )
+    .values(session_epoch=machines.c.session_epoch + 1, release=bindparam("said"), address=bindparam("from"))
+    .returning(machines.c.session_epoch)
+)
+_INSTANCES = (
+    select(machine_sessions.c.instance)
+    .where(machine_sessions.c.machine_id == bindparam("machine"))
+    .order_by(machine_sessions.c.epoch)
+)
+_LOCKED = (
+    select(
+        machines.c.state,
+        machines.c.session_epoch,
+        machines.c.removed_at,
+        machines.c.quarantine,
+        machines.c.release,
+        machines.c.inventory_digest,
+        machines.c.conditions,
+        machines.c.pressure,
+    )
+    .where(machines.c.id == bindparam("machine"), machines.c.org_id == bindparam("org"))
+    .with_for_update(key_share=True)
+)
+_STANDING = select(machines.c.removed_at, machines.c.quarantine).where(
+    machines.c.id == bindparam("machine"), machines.c.org_id == bindparam("org")
+)
+_REMEMBER = insert(machine_sessions)
+
+
+def by_key(tx: Tx, key_hash: bytes) -> Row | None:
+    """Return whose credential this is (a removed machine's tombstone too), with the site's `incarnation`."""
+    return tx.conn.execute(_BY_KEY, {"key_hash": key_hash}).mappings().first()
 
 
 def raise_epoch(tx: Tx, machine: MachineRef, release: str, address: str) -> int | None:
     """Begin a session of an enrolled machine; return its epoch (None: the machine was removed meanwhile)."""
-    epoch = tx.scalar(
-        update(machines)
-        .where(machines.c.id == machine.id, machines.c.org_id == machine.org_id, machines.c.removed_at.is_(None))
-        .values(session_epoch=machines.c.session_epoch + 1, release=release, address=address)
-        .returning(machines.c.session_epoch)
-    )
-    return None if epoch is None else int(epoch)
+    given = {"machine": machine.id, "org": machine.org_id, "said": release, "from": address}
+    epoch: int | None = tx.conn.execute(_RAISE, given).scalar()
+    return epoch
 
 
 def instances(tx: Tx, machine_id: str) -> Sequence[str]:
     """Return the instances of the sessions that are remembered, oldest first."""
-    rows = tx.all(
-        select(machine_sessions.c.instance)
-        .where(machine_sessions.c.machine_id == machine_id)
-        .order_by(machine_sessions.c.epoch)
-    )
-    return [row["instance"] for row in rows]
+    return tx.conn.execute(_INSTANCES, {"machine": machine_id}).scalars().all()
 
 
-def remember(tx: Tx, machine_id: str, epoch: int, hello: Hello, keep: int) -> None:
-    """Add a session to those remembered, of which the last `keep` stay."""
-    tx.run(
-        insert(machine_sessions).values(
-            machine_id=machine_id,
-            epoch=epoch,
-            instance=hello.instance,
-            boot_id=hello.boot_id,
-            pid=hello.pid,
-            opened_at=tx.now,
-        )
+def remember(tx: Tx, machine_id: str, epoch: int, hello: Hello) -> None:
+    """Add a session to those remembered."""
+    tx.conn.execute(
+        _REMEMBER,
+        {
+            "machine_id": machine_id,
+            "epoch": epoch,
+            "instance": hello.instance,
+            "boot_id": hello.boot_id,
+            "pid": hello.pid,
+            "opened_at": tx.now,
+        },
     )
-    tx.run(
-        delete(machine_sessions).where(
-            machine_sessions.c.machine_id == machine_id, machine_sessions.c.epoch <= epoch - keep
-        )
-    )
+
+
+def forget_older(tx: Tx, machine_id: str, epoch: int) -> None:
+    """Forget a machine's sessions up to that epoch."""
+    mine = machine_sessions.c.machine_id == machine_id
+    tx.run(delete(machine_sessions).where(mine, machine_sessions.c.epoch <= epoch))
 
 
 def forget(tx: Tx, machine_id: str) -> None:
@@ -76,12 +113,16 @@ def forget(tx: Tx, machine_id: str) -> None:
 
 
 def locked(tx: Tx, machine: MachineRef) -> Row | None:
-    """Return a machine's row, locked until the transaction ends. Take the tenancy's lock before."""
-    return tx.one(
-        select(machines)
-        .where(machines.c.id == machine.id, machines.c.org_id == machine.org_id)
-        .with_for_update(key_share=True)
-    )
+    """Return what sessions need of a machine's row, locked until the transaction ends.
+
+    Take the tenancy's lock before.
+    """
+    return tx.conn.execute(_LOCKED, {"machine": machine.id, "org": machine.org_id}).mappings().first()
+
+
+def standing(tx: Tx, machine: MachineRef) -> Row | None:
+    """Return whether a machine is removed or in quarantine."""
+    return tx.conn.execute(_STANDING, {"machine": machine.id, "org": machine.org_id}).mappings().first()
 
 
 def flush(tx: Tx, seen: Mapping[str, datetime]) -> None:

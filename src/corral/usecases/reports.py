@@ -32,7 +32,8 @@ def receive(tx: Tx, session: Opened, report: Report) -> Processed:
     machine = session.machine
     if row["state"] != MachineState.UP.value:
         machines.set_state(tx, machine, MachineState.UP)
-    machines.judge_conditions(tx, machine, report.conditions)
+    if report.conditions or row["conditions"] or row["pressure"]:
+        machines.judge_conditions(tx, machine, report.conditions)
     if row["release"] != report.release:
         machine_rows.save(tx, machine, {"release": report.release})
     if report.inventory is not None and report.inventory.digest != row["inventory_digest"]:

@@ -32,13 +32,14 @@ def authenticate(tx: Tx, key: str) -> Opened:
     """Return whose key this is, with the epoch of its newest session. Errors: `UNAUTHENTICATED`, `MACHINE_REMOVED`."""
     if not _KEY.fullmatch(key):
         raise _unknown()
-    row = machine_rows.by_key(tx, hashed(key))
+    row = rows.by_key(tx, hashed(key))
     if row is None:
         raise _unknown()
     if row["removed_at"] is not None:
         raise removed()
     cloned = row["quarantine"] == Quarantine.CLONE.value
-    return _opened(machine_rows.ref_of(row), row["session_epoch"], rows.incarnation(tx), cloned)
+    ref = MachineRef(row["id"], row["org_id"], row["cluster_id"], row["name"])
+    return _opened(ref, row["session_epoch"], row["incarnation"], cloned)
 
 
 def open(tx: Tx, key: str, hello: Hello, address: str) -> Opened:
@@ -59,15 +60,16 @@ def open(tx: Tx, key: str, hello: Hello, address: str) -> Opened:
     epoch = rows.raise_epoch(tx, machine, hello.release, address)
     if epoch is None:
         raise removed()
-    rows.remember(tx, machine.id, epoch, hello, rules.REMEMBERED)
-    if rules.is_clone(before, hello.instance):
+    rows.remember(tx, machine.id, epoch, hello)
+    if len(before) >= rules.REMEMBERED:
+        rows.forget_older(tx, machine.id, epoch - rules.REMEMBERED)
+    cloned = rules.is_clone(before, hello.instance)
+    if cloned:
         quarantine(tx, machine, Quarantine.CLONE, "Two copies of this machine's state report in turn.", address)
     elif hello.incarnation not in ("", known.incarnation):
         reason = "It last worked for another state of this site: a back-up was restored since."
         quarantine(tx, machine, Quarantine.UNKNOWN_WORK, reason, address)
-    row = rows.locked(tx, machine)
-    cloned = row is not None and row["quarantine"] == Quarantine.CLONE.value
-    return _opened(machine, epoch, known.incarnation, cloned)
+    return _opened(machine, epoch, known.incarnation, cloned or known.cloned)
 
 
 def current(tx: Tx, session: Opened) -> Row:
@@ -89,7 +91,7 @@ def current(tx: Tx, session: Opened) -> Row:
 
 def told(tx: Tx, session: Opened, running_here: Collection[str]) -> Sequence[Desired]:
     """Return what this session is told to converge to. `running_here`: allocations that it reports as running."""
-    row = machine_rows.get(tx, Scope(session.org_id), session.machine_id)
+    row = rows.standing(tx, session.machine)
     if row is None or row["removed_at"] is not None:
         return ()
     cloned = row["quarantine"] == Quarantine.CLONE.value

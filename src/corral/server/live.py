@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from structlog import get_logger
 
 from corral.store import journal
-from corral.store import sessions as site_rows
+from corral.store import site as site_rows
 from corral.store.engine import Database
 from corral.store.transaction import Row, Signal, Wake
 

@@ -15,6 +15,11 @@ def get(tx: Tx) -> RowMapping | None:
     return tx.one(select(sites))
 
 
+def incarnation(tx: Tx) -> str:
+    """Return the site's incarnation; "" before its first start."""
+    return str(tx.scalar(select(sites.c.incarnation)) or "")
+
+
 def lock(tx: Tx) -> RowMapping | None:
     """Return the row, locked until the transaction ends."""
     return tx.one(select(sites).with_for_update())

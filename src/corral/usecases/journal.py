@@ -12,7 +12,7 @@ from datetime import datetime
 
 from corral.domain.errors import Refusal, not_found
 from corral.store import clusters, connections, journal, machines, orgs
-from corral.store import sessions as site_rows
+from corral.store import site as site_rows
 from corral.store.journal import Filter
 from corral.store.transaction import Row, Scope
 from corral.usecases.context import Context

@@ -8,7 +8,6 @@ or because it could not be started the first time.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 from collections import deque
@@ -21,6 +20,7 @@ from corral.agent.calls import Calls
 from corral.agent.drivers.base import Driver, DriverError, Running, RuntimeUnavailable, Started
 from corral.agent.inventory.files import printable
 from corral.agent.state import Unwritable
+from corral.agent.waiting import cancelled, set_or_after
 from corral.agent.work import LOG_BLOCK, BootClock, End, Record, Timer
 from corral.protocol.messages import AllocationReport, AllocationState, DesiredAllocation, LogLine, Step
 
@@ -248,9 +248,7 @@ class Allocation:
     async def close(self) -> None:
         """End its task; its container goes on."""
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await cancelled(self._task)
 
     async def ended_for_good(self) -> None:
         """Wait until it is gone or failed."""
@@ -302,8 +300,7 @@ class Allocation:
     async def _sleep(self, seconds: float | None) -> None:
         until_end = self._until_end() if not self.must_end else None
         waits = [w for w in (seconds, until_end) if w is not None]
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), min(waits) if waits else None)
+        await set_or_after(self._wake, min(waits) if waits else None)
 
     async def _call(self, call: Callable[..., T], *args: object) -> T:
         """Call the driver in its thread. Whatever it raises comes as a `DriverError`."""

@@ -18,6 +18,7 @@ from corral.agent.backoff import Doubling
 from corral.agent.calls import Calls
 from corral.agent.drivers.base import Driver, DriverError, Running, RuntimeUnavailable
 from corral.agent.state import Unwritable
+from corral.agent.waiting import set_or_after
 from corral.agent.work import BootClock, Record, Works, known_id
 from corral.protocol.messages import (
     AllocationReport,
@@ -188,8 +189,7 @@ class Converger:
                 delay = wait.next()
             for have in list(self._all.values()):
                 have.keep()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._look_now.wait(), delay)
+            await set_or_after(self._look_now, delay)
             self._look_now.clear()
 
     def look_soon(self) -> None:

@@ -21,6 +21,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 
 from corral.agent.backoff import Doubling, Jitter
 from corral.agent.site import Site
+from corral.agent.waiting import bounded, cancelled, set_or_after
 from corral.protocol import codec
 from corral.protocol.messages import (
     CLOSE_REMOVED,
@@ -178,12 +179,13 @@ class Link:
         reporter: asyncio.Task[None] | None = None
         try:
             await socket.send(codec.encode("hello", self._peer.hello()))
-            welcome = await asyncio.wait_for(self._welcome(socket), self._pace.welcome_timeout_s)
+            welcome = await bounded(self._welcome(socket), self._pace.welcome_timeout_s)
             self._peer.welcomed(welcome)
             self._socket, self._whole, self._heard = socket, True, time.monotonic()
             self._sent.clear()
             log.info("session %d with %s as %s", welcome.epoch, self._site.url, welcome.name)
             reporter = asyncio.get_running_loop().create_task(self._report_for_ever(socket, welcome))
+            reporter.add_done_callback(lambda _: socket.transport.abort())
             async for frame in socket:
                 self._take(frame)
             # The site closed without an error: it restarts.
@@ -192,11 +194,10 @@ class Link:
             raise self._after(closed) from closed
         finally:
             self._socket = None
-            if reporter is not None:
-                reporter.cancel()
-                with contextlib.suppress(asyncio.CancelledError, ConnectionClosed):
-                    await reporter
             socket.transport.abort()
+            if reporter is not None:
+                await cancelled(reporter)
+                _blame(reporter)
 
     async def _open(self) -> ClientConnection:
         try:
@@ -277,13 +278,11 @@ class Link:
         while True:
             if not self._due.is_set():
                 gap.reset()
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._due.wait(), wait)
+                await set_or_after(self._due, wait)
             self._due.clear()
             now = time.monotonic()
             if self._sent and now - self._heard > self._pace.silence_s:
                 log.warning("the site has not answered for %.0f s; the connection is dropped", now - self._heard)
-                socket.transport.abort()
                 return
             seq += 1
             whole, self._whole = self._whole, False
@@ -311,6 +310,13 @@ def _decoded(frame: str | bytes) -> object | None:
     except codec.WireError as error:
         log.error("the site sent a frame this agent cannot read: %s", error)
         return None
+
+
+def _blame(reporter: asyncio.Task[None]) -> None:
+    """Log why the reports of a session ended, unless the session had ended first."""
+    error = None if reporter.cancelled() else reporter.exception()
+    if error is not None and not isinstance(error, ConnectionClosed):
+        log.error("reports ended unexpectedly", exc_info=error)
 
 
 def _said(error: BaseException) -> str:

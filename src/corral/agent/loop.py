@@ -22,6 +22,7 @@ from corral.agent.observe import Observation, Observer, Ours, one_of_each
 from corral.agent.site import Site
 from corral.agent.state import KEY, MACHINE, TOMBSTONE, Machine, StateError, StateFolder, Tombstone, Unwritable
 from corral.agent.tunnel import Streams
+from corral.agent.waiting import bounded, cancelled
 from corral.agent.work import BootClock
 from corral.protocol.messages import (
     PROTOCOL_VERSION,
@@ -83,7 +84,7 @@ class Agent:
         tasks = [self._start(self._observe()), self._start(self.work.supervise())]
         try:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._looked.wait(), FIRST_LOOK_S)
+                await bounded(self._looked.wait(), FIRST_LOOK_S)
             link = self._start(self.link.run())
             tasks.append(link)
             # The loops never end by themselves: one that does has a bug, and hiding that would be worse.
@@ -92,7 +93,7 @@ class Agent:
                 raise next(iter(done)).exception() or RuntimeError("a loop of the agent ended")
             await self._removed(link.result(), tasks)
         finally:
-            await _cancelled(tasks)
+            await cancelled(*tasks)
             await self.streams.close()
             await self.work.close()
 
@@ -198,9 +199,3 @@ async def bury(state: StateFolder, stone: Tombstone, work: Converger) -> None:
         # A full disk must not keep the credential alive: each is tried for itself.
         with contextlib.suppress(StateError):
             state.remove(secret)
-
-
-async def _cancelled(tasks: list[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -23,6 +23,7 @@ from corral.agent.converge import Converger
 from corral.agent.drivers.base import DriverError
 from corral.agent.link import QUIET
 from corral.agent.site import BadUrl, Site
+from corral.agent.waiting import bounded, cancelled
 from corral.protocol.messages import OpenStream, StreamTarget
 
 log = logging.getLogger(__name__)
@@ -158,13 +159,11 @@ async def pump(outside: ClientConnection, inside: socket.socket) -> None:
             down = loop.create_task(_drained(outside))  # the inside listens no more, but still speaks
             await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in (up, down):
-            task.cancel()
-        await asyncio.gather(up, down, return_exceptions=True)
+        await cancelled(up, down)
         inside.close()
         # A site that does not read any more cannot be said goodbye to.
         with contextlib.suppress(ConnectionClosed, OSError, asyncio.TimeoutError):
-            await asyncio.wait_for(outside.close(), GOODBYE_S)
+            await bounded(outside.close(), GOODBYE_S)
         outside.transport.abort()
 
 

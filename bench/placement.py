@@ -10,7 +10,8 @@ import json
 import sys
 from time import perf_counter
 
-from corral.domain.placement import Fleet, Gpu, MachineFacts, PlacementAsk, Plan, try_place
+from corral.domain.fleet import Fleet, Gpu, MachineFacts, PlacementAsk, Plan
+from corral.domain.placement import try_place
 from corral.domain.resources import Ask, Resources
 
 GPUS = 8
@@ -39,6 +40,10 @@ def placed(plan: Plan | None) -> Plan:
     return plan
 
 
+ROUNDS = 3
+"""The best is told: a shared machine only ever makes it slower."""
+
+
 def rate(machines: int, full: float) -> float:
     """Return placements of one GPU a second, until half of what is free is taken (at most 20,000)."""
     fleet = Fleet.of(machine(number) for number in range(machines))
@@ -54,7 +59,11 @@ def rate(machines: int, full: float) -> float:
 
 def main() -> None:
     results = [
-        {"machines": machines, "full_percent": int(full * 100), "placements_per_second": round(rate(machines, full))}
+        {
+            "machines": machines,
+            "full_percent": int(full * 100),
+            "placements_per_second": round(max(rate(machines, full) for _ in range(ROUNDS))),
+        }
         for machines in SIZES
         for full in (0.0, 0.95)
     ]

@@ -8,18 +8,8 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.domain.placement import (
-    Ahead,
-    Fleet,
-    Gpu,
-    MachineFacts,
-    NoCapacity,
-    PlacementAsk,
-    Plan,
-    explain,
-    place,
-    try_place,
-)
+from corral.domain.fleet import Ahead, Fleet, Gpu, MachineFacts, PlacementAsk, Plan
+from corral.domain.placement import NoCapacity, explain, place, try_place
 from corral.domain.resources import Ask, Resources, on_machine
 
 GIB = 1024

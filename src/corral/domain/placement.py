@@ -4,81 +4,17 @@ Best fit: of the machines that can take it, the one with the fewest free GPUs (s
 whole), then the least free vCPU, then RAM, then the first by name. GPUs are taken in PCI bus order
 and are of one model. The same fleet and ask give the same answer.
 
-`Fleet` is an index of one tenancy's machines: cells by pool and GPU model, in each a level for each
-number of free GPUs, in each the machines grouped by what they have free. So a placement costs as
-much as there are pools and models to look into, not machines, full or empty.
-
 First come, first served: a later ask takes no machine that an earlier one which still waits could
 ever use (`Ahead`). That is stricter than backfill by time limits, and delays nobody.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from corral.domain.resources import MIB_PER_GIB, Ask, Resources, on_machine
-
-ANY = ""
-"""The cell of all GPU models together: where an ask without GPUs looks."""
-
-
-class Gpu(NamedTuple):
-    """A GPU that may be given; sorts in PCI bus order."""
-
-    slot: str
-    uuid: str
-    id: str
-    model: str
-
-
-@dataclass(frozen=True)
-class MachineFacts:
-    """A machine of the tenancy as placement sees it."""
-
-    id: str
-    name: str
-    pool: str
-    closed: str
-    """Why it takes no new work ("" = it does): cordoned, down, under pressure …"""
-    total: Resources
-    free: Resources
-    """Not held by live allocations; its `gpus` is not looked at."""
-    models: Mapping[str, int]
-    """How many GPUs of each model it has, given away and faulty ones too."""
-    gpus: Sequence[Gpu] = ()
-    """Free, assignable."""
-    unusable: int = 0
-    """GPUs that nobody holds and that may not be given: faulty, missing, busy."""
-
-
-@dataclass(frozen=True)
-class PlacementAsk:
-    """What is asked for. `pools` are those granted (None = every machine of the tenancy); selectors given intersect."""
-
-    ask: Ask
-    pools: frozenset[str] | None = None
-    machine: str | None = None
-    pool: str | None = None
-    gpu_model: str | None = None
-
-    def sees(self, pool: str) -> bool:
-        return self.pools is None or pool in self.pools
-
-    def selects(self, machine: str, pool: str) -> bool:
-        """Whether a machine is among those asked for, by pool and name."""
-        return self.sees(pool) and self.pool in (None, pool) and self.machine in (None, machine)
-
-
-@dataclass(frozen=True)
-class Plan:
-    machine_id: str
-    machine: str
-    gpus: Sequence[Gpu]
-    resources: Resources
+from corral.domain.fleet import ANY, Ahead, Fleet, Machine, PlacementAsk, Plan
+from corral.domain.resources import MIB_PER_GIB, Ask
 
 
 @dataclass(frozen=True)
@@ -86,299 +22,6 @@ class NoCapacity:
     """No machine takes it now: (machine, reason) for each one that was considered, by name."""
 
     reasons: Sequence[tuple[str, str]]
-
-
-class _Kind(NamedTuple):
-    """What machines have in common that decides what they could ever take."""
-
-    pool: str
-    total: Resources
-    models: tuple[tuple[str, int], ...]
-
-
-class Ahead:
-    """The asks that wait before another one, each for machines that it could ever use."""
-
-    def __init__(self) -> None:
-        self._asks: list[PlacementAsk] = []
-        self._machines: set[str] = set()
-        self._kinds: dict[_Kind, bool] = {}
-
-    def add(self, ask: PlacementAsk) -> None:
-        if ask.machine is not None:
-            self._machines.add(ask.machine)
-        else:
-            self._asks.append(ask)
-            self._kinds.clear()
-
-    def __bool__(self) -> bool:
-        return bool(self._asks or self._machines)
-
-    @property
-    def machines(self) -> set[str]:
-        """Machines that are waited for by name."""
-        return self._machines
-
-    def waits_for(self, kind: _Kind) -> bool:
-        """Whether an earlier ask could use machines of this kind, were they empty."""
-        known = self._kinds.get(kind)
-        if known is None:
-            known = self._kinds[kind] = any(_could_ever(kind, ask) for ask in self._asks)
-        return known
-
-
-def _could_ever(kind: _Kind, ask: PlacementAsk) -> bool:
-    if not ask.sees(kind.pool) or ask.pool not in (None, kind.pool):
-        return False
-    if ask.gpu_model is not None or ask.ask.gpus:
-        most = max((n for model, n in kind.models if ask.gpu_model in (None, model)), default=-1)
-        if most < ask.ask.gpus:
-            return False
-    need, total = on_machine(ask.ask, kind.total), kind.total
-    return need.vcpu <= total.vcpu and need.ram_mib <= total.ram_mib and need.storage_mib <= total.storage_mib
-
-
-class _Machine:
-    """A machine in the index, with what is free now."""
-
-    __slots__ = ("by_model", "facts", "homes", "kind", "kind_no", "ram", "storage", "vcpu")
-
-    def __init__(self, facts: MachineFacts, kind: _Kind, kind_no: int) -> None:
-        self.facts, self.kind, self.kind_no = facts, kind, kind_no
-        self.vcpu, self.ram, self.storage = facts.free.vcpu, facts.free.ram_mib, facts.free.storage_mib
-        self.by_model: dict[str, list[Gpu]] = {model: [] for model in facts.models}
-        for gpu in sorted(facts.gpus):
-            self.by_model[gpu.model].append(gpu)
-        self.homes: list[tuple[_Level, _Key]] = []
-
-    def free_gpus(self) -> int:
-        return sum(len(gpus) for gpus in self.by_model.values())
-
-    def lacks(self, need: Resources) -> bool:
-        return self.vcpu < need.vcpu or self.ram < need.ram_mib or self.storage < need.storage_mib
-
-
-_Key = tuple[int, int, int, int]
-"""Free vCPU, RAM, storage (MiB), and the number of the machine's kind."""
-
-
-class _Shape:
-    """Machines that have the same free; the first by name is at hand. Left ones are dropped from the heap lazily."""
-
-    __slots__ = ("heap", "inside", "members")
-
-    def __init__(self) -> None:
-        self.heap: list[str] = []
-        self.inside: set[str] = set()
-        self.members: set[str] = set()
-
-    def add(self, name: str) -> None:
-        self.members.add(name)
-        if name not in self.inside:
-            self.inside.add(name)
-            heappush(self.heap, name)
-
-    def first(self, but: set[str]) -> str | None:
-        heap, members = self.heap, self.members
-        while heap[0] not in members:
-            self.inside.remove(heappop(heap))
-        if heap[0] not in but:
-            return heap[0]
-        return min(members - but, default=None)
-
-
-class _Level:
-    """The machines of a cell with one number of free GPUs."""
-
-    __slots__ = ("order", "shapes")
-
-    def __init__(self) -> None:
-        self.order: list[_Key] = []
-        self.shapes: dict[_Key, _Shape] = {}
-
-    def add(self, key: _Key, name: str) -> None:
-        shape = self.shapes.get(key)
-        if shape is None:
-            shape = self.shapes[key] = _Shape()
-            insort(self.order, key)
-        shape.add(name)
-
-    def remove(self, key: _Key, name: str) -> None:
-        members = self.shapes[key].members
-        members.remove(name)
-        if not members:
-            del self.shapes[key]
-            del self.order[bisect_left(self.order, key)]
-
-
-_Found = tuple[int, int, int, str, str]
-"""Free GPUs, vCPU, RAM, machine, GPU model: sorts the best fit first."""
-
-
-@dataclass
-class Fleet:
-    """One tenancy's machines, indexed. Not safe for several threads at once."""
-
-    machines: dict[str, _Machine] = field(default_factory=dict)
-    """By name."""
-    _names: dict[str, str] = field(default_factory=dict)
-    _cells: dict[tuple[str, str], list[_Level]] = field(default_factory=dict)
-    _kinds: dict[_Kind, int] = field(default_factory=dict)
-    _kind_list: list[_Kind] = field(default_factory=list)
-    _needs: dict[tuple[Ask, int], Resources] = field(default_factory=dict)
-    _lookups: dict[tuple[frozenset[str] | None, str | None, str], list[tuple[str, list[_Level]]]] = field(
-        default_factory=dict
-    )
-
-    @classmethod
-    def of(cls, machines: Iterable[MachineFacts]) -> Fleet:
-        fleet = cls()
-        for facts in machines:
-            fleet.replace(facts)
-        return fleet
-
-    def replace(self, facts: MachineFacts) -> None:
-        """Put in a machine, or what has become of it."""
-        self.remove(facts.id)
-        kind = _Kind(facts.pool, facts.total, tuple(sorted(facts.models.items())))
-        number = self._kinds.get(kind)
-        if number is None:
-            number = self._kinds[kind] = len(self._kind_list)
-            self._kind_list.append(kind)
-        machine = self.machines[facts.name] = _Machine(facts, kind, number)
-        self._names[facts.id] = facts.name
-        self._settle(machine)
-
-    def remove(self, machine_id: str) -> None:
-        """Take a machine out; nothing happens if it is not there."""
-        name = self._names.pop(machine_id, None)
-        if name is not None:
-            self._unsettle(self.machines.pop(name))
-
-    def take(self, plan: Plan) -> None:
-        """The plan's resources are held from now on."""
-        machine = self.machines[plan.machine]
-        self._unsettle(machine)
-        if plan.gpus:
-            free = machine.by_model[plan.gpus[0].model]
-            if free[: len(plan.gpus)] == list(plan.gpus):
-                del free[: len(plan.gpus)]
-            else:
-                for gpu in plan.gpus:
-                    free.remove(gpu)
-        self._give(machine, plan.resources, -1)
-
-    def release(self, plan: Plan) -> None:
-        """The plan's resources are free again."""
-        machine = self.machines[plan.machine]
-        self._unsettle(machine)
-        for gpu in plan.gpus:
-            insort(machine.by_model[gpu.model], gpu)
-        self._give(machine, plan.resources, 1)
-
-    def _give(self, machine: _Machine, amount: Resources, sign: int) -> None:
-        machine.vcpu += sign * amount.vcpu
-        machine.ram += sign * amount.ram_mib
-        machine.storage += sign * amount.storage_mib
-        self._settle(machine)
-
-    def _settle(self, machine: _Machine) -> None:
-        """Put a machine that takes work where asks look for it."""
-        facts = machine.facts
-        if facts.closed:
-            return
-        key = (machine.vcpu, machine.ram, machine.storage, machine.kind_no)
-        every = 0
-        for model, free in machine.by_model.items():
-            every += len(free)
-            self._house(machine, (facts.pool, model), len(free), key)
-        self._house(machine, (facts.pool, ANY), every, key)
-
-    def _house(self, machine: _Machine, where: tuple[str, str], free: int, key: _Key) -> None:
-        levels = self._cells.get(where)
-        if levels is None:
-            levels = self._cells[where] = []
-            self._lookups.clear()
-        while len(levels) <= free:
-            levels.append(_Level())
-        levels[free].add(key, machine.facts.name)
-        machine.homes.append((levels[free], key))
-
-    def _unsettle(self, machine: _Machine) -> None:
-        for level, key in machine.homes:
-            level.remove(key, machine.facts.name)
-        machine.homes.clear()
-
-    def need(self, ask: Ask, kind_no: int) -> Resources:
-        """Return what the ask means on machines of this kind."""
-        known = self._needs.get((ask, kind_no))
-        if known is None:
-            if len(self._needs) > 10_000:
-                self._needs.clear()
-            known = self._needs[(ask, kind_no)] = on_machine(ask, self._kind_list[kind_no].total)
-        return known
-
-    def find(self, want: PlacementAsk, ahead: Ahead) -> _Found | None:
-        """Return the best fit, or None."""
-        if want.machine is not None:
-            return self._named(want, want.machine, ahead)
-        best: _Found | None = None
-        for model, levels in self._lookup(want):
-            for free in range(want.ask.gpus, len(levels)):
-                if best is not None and free > best[0]:
-                    break
-                if levels[free].order:
-                    found = self._in_level(levels[free], free, model, want.ask, ahead)
-                    if found is not None:
-                        best = found if best is None else min(best, found)
-                        break
-        return best
-
-    def _lookup(self, want: PlacementAsk) -> list[tuple[str, list[_Level]]]:
-        """Return the cells in which the ask looks, with their GPU model."""
-        every = want.gpu_model is None and want.ask.gpus > 0
-        model = "*" if every else want.gpu_model or ANY
-        known = self._lookups.get((want.pools, want.pool, model))
-        if known is None:
-            known = self._lookups[(want.pools, want.pool, model)] = [
-                (cell_model, levels)
-                for (pool, cell_model), levels in self._cells.items()
-                if want.sees(pool)
-                and want.pool in (None, pool)
-                and (cell_model != ANY if every else cell_model == model)
-            ]
-        return known
-
-    def _in_level(self, level: _Level, free: int, model: str, ask: Ask, ahead: Ahead) -> _Found | None:
-        best: _Found | None = None
-        order = level.order
-        start = bisect_left(order, (ask.vcpu or 0, 0, 0, 0))  # those with less free vCPU come before
-        for index in range(start, len(order)):
-            key = order[index]
-            vcpu, ram, storage, kind_no = key
-            if best is not None and (vcpu, ram) != best[1:3]:
-                break
-            need = self.need(ask, kind_no)
-            if need.vcpu > vcpu or need.ram_mib > ram or need.storage_mib > storage:
-                continue
-            if ahead and ahead.waits_for(self._kind_list[kind_no]):
-                continue
-            name = level.shapes[key].first(ahead.machines)
-            if name is not None and (best is None or name < best[3]):
-                best = (free, vcpu, ram, name, model)
-        return best
-
-    def _named(self, want: PlacementAsk, name: str, ahead: Ahead) -> _Found | None:
-        machine = self.machines.get(name)
-        if machine is None or not want.selects(name, machine.facts.pool) or why_not(self, machine, want, ahead):
-            return None
-        fitting = [
-            (len(free), model)
-            for model, free in machine.by_model.items()
-            if want.gpu_model in (None, model) and len(free) >= want.ask.gpus
-        ]
-        free_gpus, model = min(fitting) if want.ask.gpus else (machine.free_gpus(), ANY)
-        return free_gpus, machine.vcpu, machine.ram, name, model
 
 
 _NOBODY = Ahead()
@@ -392,13 +35,30 @@ def place(fleet: Fleet, want: PlacementAsk, ahead: Ahead = _NOBODY) -> Plan | No
 
 def try_place(fleet: Fleet, want: PlacementAsk, ahead: Ahead = _NOBODY) -> Plan | None:
     """As `place`, without the reasons, which cost as much as there are machines."""
-    found = fleet.find(want, ahead)
-    if found is None:
+    if want.machine is not None:
+        chosen = _named(fleet, want, want.machine, ahead)
+    else:
+        found = fleet.find(want, ahead)
+        chosen = found[3:] if found is not None else None
+    if chosen is None:
         return None
-    name, model = found[3], found[4]
+    name, model = chosen
     machine = fleet.machines[name]
     gpus = tuple(machine.by_model[model][: want.ask.gpus]) if want.ask.gpus else ()
     return Plan(machine.facts.id, name, gpus, fleet.need(want.ask, machine.kind_no))
+
+
+def _named(fleet: Fleet, want: PlacementAsk, name: str, ahead: Ahead) -> tuple[str, str] | None:
+    """Return (machine, GPU model) when the machine that was asked for by name takes it."""
+    machine = fleet.machines.get(name)
+    if machine is None or not want.selects(name, machine.facts.pool) or why_not(fleet, machine, want, ahead):
+        return None
+    fitting = [
+        (len(free), model)
+        for model, free in machine.by_model.items()
+        if want.gpu_model in (None, model) and len(free) >= want.ask.gpus
+    ]
+    return name, min(fitting)[1] if want.ask.gpus else ANY
 
 
 def refusals(fleet: Fleet, want: PlacementAsk, ahead: Ahead = _NOBODY) -> Iterator[tuple[str, str]]:
@@ -433,7 +93,7 @@ def explain(fleet: Fleet, want: PlacementAsk, ahead: Ahead = _NOBODY) -> list[An
     return answers
 
 
-def why_not(fleet: Fleet, machine: _Machine, want: PlacementAsk, ahead: Ahead) -> str:
+def why_not(fleet: Fleet, machine: Machine, want: PlacementAsk, ahead: Ahead) -> str:
     """Return why the machine does not take the ask now ("" = it does), in words with numbers."""
     facts, ask = machine.facts, want.ask
     if facts.closed:
@@ -447,7 +107,8 @@ def why_not(fleet: Fleet, machine: _Machine, want: PlacementAsk, ahead: Ahead) -
     need = fleet.need(ask, machine.kind_no)
     share = "" if None not in (ask.vcpu, ask.ram_mib, ask.storage_mib) else _share(ask)
     if machine.vcpu < need.vcpu:
-        return f"{machine.vcpu} of {facts.total.vcpu} vCPU free, {need.vcpu} asked{share if ask.vcpu is None else ''}"
+        said = share if ask.vcpu is None else ""
+        return f"{max(0, machine.vcpu)} of {facts.total.vcpu} vCPU free, {need.vcpu} asked{said}"
     if machine.ram < need.ram_mib:
         said = share if ask.ram_mib is None else ""
         return f"{_gib(machine.ram)} of {_gib(facts.total.ram_mib)} GiB RAM free, {_gib(need.ram_mib)} asked{said}"
@@ -460,7 +121,7 @@ def why_not(fleet: Fleet, machine: _Machine, want: PlacementAsk, ahead: Ahead) -
     return ""
 
 
-def _lacks_gpus(machine: _Machine, want: PlacementAsk) -> str:
+def _lacks_gpus(machine: Machine, want: PlacementAsk) -> str:
     asked, facts = want.ask.gpus, machine.facts
     if asked == 0:
         return ""
@@ -480,4 +141,5 @@ def _share(ask: Ask) -> str:
 
 
 def _gib(mib: int) -> str:
-    return f"{mib / MIB_PER_GIB:.1f}".removesuffix(".0")
+    """A machine that has become smaller than what it holds has nothing free."""
+    return f"{max(0, mib) / MIB_PER_GIB:.1f}".removesuffix(".0")

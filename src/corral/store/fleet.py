@@ -13,9 +13,9 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import ColumnElement, func, or_, select, update
 
+from corral.domain.fleet import Gpu, MachineFacts
 from corral.domain.inventory import GpuState
 from corral.domain.machines import MachineState, Standing, closed_because
-from corral.domain.placement import Gpu, MachineFacts
 from corral.domain.resources import Resources
 from corral.store.tables.clusters import tenancies
 from corral.store.tables.machines import gpus, machines

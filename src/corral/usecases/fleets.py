@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from corral.domain.access import EVERY_POOL
-from corral.domain.placement import Fleet, PlacementAsk
+from corral.domain.fleet import Fleet, PlacementAsk
 from corral.domain.resources import Ask
 from corral.store import access, allocations, fleet, workloads
 from corral.store.transaction import Row, Scope, Tx

@@ -17,9 +17,10 @@ from corral.domain import quotas
 from corral.domain.compute_clusters import Creation
 from corral.domain.errors import Refusal, not_found
 from corral.domain.events import Entry, Subject
+from corral.domain.fleet import Ahead, PlacementAsk, Plan
 from corral.domain.ids import shown
 from corral.domain.permissions import Rule
-from corral.domain.placement import Ahead, PlacementAsk, Plan, refusals, try_place
+from corral.domain.placement import refusals, try_place
 from corral.domain.workloads import Kind, State, Step, must_end_by
 from corral.store import access, allocations, clusters, fleet, ssh_keys, workloads
 from corral.store.transaction import Actor, Row, Scope, Tx, Wake

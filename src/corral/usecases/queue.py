@@ -14,7 +14,8 @@ from corral.domain import placement as choose
 from corral.domain import quotas
 from corral.domain.compute_clusters import Creation
 from corral.domain.events import Subject
-from corral.domain.placement import Ahead, Answer, Plan
+from corral.domain.fleet import Ahead, Plan
+from corral.domain.placement import Answer
 from corral.domain.workloads import Step, must_end_by
 from corral.store import allocations, fleet, workloads
 from corral.store.transaction import SITE, Scope, Tx, Wake

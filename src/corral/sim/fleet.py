@@ -204,8 +204,10 @@ async def run_fleet(
     tell: Callable[[Stats], Awaitable[None] | None],
     every_s: float = 10.0,
 ) -> None:
-    """Join a fleet and keep it running until cancelled; `tell` gets the figures every `every_s` seconds."""
-    tune()
+    """Join a fleet and keep it running until cancelled; `tell` gets the figures every `every_s` seconds.
+
+    A process that does nothing else calls `tune` first.
+    """
     fleet = Fleet(site, spec)
     await fleet.join(tokens)
     async with fleet.running():

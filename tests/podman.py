@@ -21,6 +21,7 @@ from typing import Any
 from corral.agent.drivers.base import Started
 from corral.agent.drivers.host import mount_points, unmount
 from corral.agent.drivers.podman import PodmanConfig, PodmanDriver
+from corral.agent.images import BASE_IMAGE
 from corral.protocol.messages import DesiredAllocation, Step
 
 BUSYBOX = "localhost/busybox:latest"
@@ -93,7 +94,7 @@ class Box:
         driver = self.drivers[-1] if self.drivers else self.driver()
         try:
             folder = self.state_dir / "allocations"
-            for allocation in {r.allocation for r in driver.list_running()} | {p.name for p in folder.iterdir()}:
+            for allocation in {r.allocation for r in driver.list_running()} | {p.name for p in folder.iterdir() if p.is_dir()}:
                 driver.remove(allocation)
         finally:
             for each in self.drivers:
@@ -150,6 +151,11 @@ def import_busybox(driver: PodmanDriver, folder: Path, program: Path) -> None:
     with archive.open("rb") as source:
         answer = service.upload("/images/import", {"reference": BUSYBOX}, source, 60)
     service.expect("importing busybox", answer)
+
+
+def build_base(driver: PodmanDriver) -> None:
+    """Put the base image, built from this host's packages, into the driver's store."""
+    driver._images.fetch(BASE_IMAGE, lambda _line: None)
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def create_token(place: Place, labels: tuple[str, ...], pool: str | None, ttl: i
     install = made.install
 
     def draw() -> None:
-        note(f"Run this as root on the machine ({until(made.raw['expires_at'])} it expires; it works for one machine):")
+        note(f"Run this as root on the machine. It works for one machine, and expires {until(made.raw['expires_at'])}:")
         say(safe(install))
         if made.labels:
             note(f"It will carry: {shown(made.labels)}")

@@ -9,7 +9,6 @@ import click
 
 from corral.cli.compute_show import ROWS, draw_details, progress
 from corral.cli.confirm import typed_name, warn
-from corral.cli.follow import container_lines
 from corral.cli.output import column, emit, note, print_json_line, safe, safe_line, say, table, wants_json
 from corral.cli.place import Place, at
 from corral.cli.root import Group
@@ -146,6 +145,8 @@ def logs(place: Place, name: str, container: bool, follow: bool) -> None:
     """The log of its provisioning, or of its container."""
     one = place.workspace.compute_cluster(name)
     if follow:
+        from corral.cli.follow import container_lines
+
         for line in container_lines(place.site, one.stream_path):
             if wants_json():
                 print_json_line({"line": line})
@@ -177,8 +178,11 @@ def terminate(place: Place, name: str, yes: bool, dry_run: bool, wait: bool) -> 
         emit(told.raw, lambda: _say_lines(told.stops or ["Nothing: it has ended."]))
         return
     if told.stops:
-        warn([f"This stops {safe(stop)}." for stop in told.stops])
+        warn(["Terminating it cannot be undone:", *(f"  - {safe(stop)}" for stop in told.stops)])
         typed_name("terminate it", told.compute_cluster.name, yes=yes)
+    elif told.compute_cluster.ended_at is not None:
+        emit(told.raw, lambda: say(f"'{safe(name)}' has ended already."))
+        return
     done = one.terminate()
     if wait:
         final = progress(place.workspace.compute_cluster(done.compute_cluster.id).watch(("terminated", "failed")))

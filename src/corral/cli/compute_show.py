@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from corral.cli.journal_commands import moment
 from corral.cli.output import Column, age, column, details, note, safe, say, shown, state_style, table
 from corral.client.models import ComputeDetails
 
@@ -83,7 +84,7 @@ def _quota(kind: str | None) -> str:
 
 
 _HISTORY = [
-    column("TIME", "at"),
+    Column("TIME", lambda row: moment(row["at"])),
     Column("WHAT", lambda row: row["state"] or row["step"] or str(row["type"]).removeprefix("workload.")),
     column("BY", "by"),
     column("WHY", "reason"),

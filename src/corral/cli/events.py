@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from corral.cli.journal_commands import TIME, TYPE, WHAT, WHO, about, draw, filters, to_filter
+from corral.cli.journal_commands import TIME, TYPE, WHAT, WHO, about, draw, filters, moment, to_filter
 from corral.cli.output import note, print_json_line, safe, say, wants_json
 from corral.cli.place import Place, at
 from corral.cli.root import Command
@@ -32,4 +32,4 @@ def events(place: Place, follow: bool, after: str | None, limit: int, **given: A
         elif wants_json():
             print_json_line(entry.raw)
         else:
-            say(f"{safe(entry.raw['at'])}  {safe(entry.type)}  {safe(entry.actor)}  {about(entry.raw)}")
+            say(f"{moment(entry.raw['at'])}  {safe(entry.type)}  {safe(entry.actor)}  {about(entry.raw)}")

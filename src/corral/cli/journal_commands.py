@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from corral.cli.output import Column, column, emit, shown, table
+from corral.cli.output import Column, column, emit, safe, shown, table
 
 if TYPE_CHECKING:
     from corral.client.journal import Filter
@@ -70,11 +70,24 @@ def about(row: dict[str, Any]) -> str:
     data = dict(row.get("data") or {})
     name = data.pop("name", None)
     parts = [shown(name)] if name else []
-    parts += [f"{shown(key)}={shown(value)}" for key, value in data.items() if value not in (None, "", [], {})]
+    parts += [f"{safe(key)}={_told(value)}" for key, value in data.items() if value not in (None, "", [], {})]
     return " ".join(parts)
 
 
-TIME = column("TIME", "at")
+def _told(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"({shown(value)})"
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        return f"{len(value)} changed"  # each of them stands in --json
+    return shown(value)
+
+
+def moment(text: object) -> str:
+    """Return an RFC 3339 time to the second: microseconds tell people nothing."""
+    return f"{safe(text)[:19]}Z"
+
+
+TIME = Column("TIME", lambda row: moment(row["at"]))
 TYPE = column("TYPE", "type")
 WHO = column("WHO", "actor")
 WHAT = Column("WHAT", about)

@@ -119,12 +119,12 @@ def duration(seconds: float) -> str:
     seconds = max(0, int(seconds))
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= size * 2 or (seconds >= size and unit == "d"):
-            return f"{seconds // size}{unit}"
+            return f"{round(seconds / size)}{unit}"
     return f"{seconds}s"
 
 
 def gib(mib: object) -> str:
-    return f"{mib / 1024:g} GiB" if isinstance(mib, (int, float)) else "-"
+    return f"{round(mib / 1024, 1):g} GiB" if isinstance(mib, (int, float)) else "-"
 
 
 def wants_json() -> bool:

@@ -17,12 +17,12 @@ FAILED, USAGE, NOT_FOUND, FORBIDDEN, NO_SITE, INTERRUPTED = 1, 2, 3, 4, 5, 130
 _NEXT = {
     "UNAUTHENTICATED": "Run `corral login LINK`, or `corral login URL --user NAME`.",
     "NOT_FOUND": "`corral … list` shows what is there; --org and --workspace choose where.",
-    "NO_CAPACITY": "`corral machine list` shows what is free; --wait queues for it.",
+    "NO_CAPACITY": "`corral machine list` shows what is free; --queue waits for it.",
     "QUOTA_EXCEEDED": "Terminate a compute cluster, or ask an admin for more quota.",
     "NO_ACCESS": "Ask an admin for access: `corral workspace access grant`.",
     "NO_SSH_KEY": "`corral ssh-key add`, then `corral compute keys attach NAME`.",
     "CLUSTER_REQUIRED": "Name one with --cluster; `corral cluster list` shows them.",
-    "NODE_IN_USE": "Terminate that work first, or remove with --force: it stops the work.",
+    "NODE_IN_USE": "corral machine remove NAME --force ends that work as lost.",
     "CLUSTER_IN_USE": "Revoke the workspaces' access first: `corral workspace access revoke`.",
     "INTERNAL": "The site's log says more under this request id.",
     "RATE_LIMITED": "Wait a little, then try again.",
@@ -38,6 +38,9 @@ def run(args: Sequence[str]) -> int:
     except CorralError as error:
         _show(error, as_json="--json" in args[: args.index("--") if "--" in args else None])
         return exit_code(error)
+    except SystemExit as error:
+        # Outside its standalone mode click exits by itself only where a pipe was closed.
+        raise BrokenPipeError from error
     except click.exceptions.Abort:
         print("Stopped.", file=sys.stderr)
         return INTERRUPTED
@@ -77,6 +80,8 @@ def _show(error: CorralError, *, as_json: bool) -> None:
         return
     print(f"error: {safe(error.code)}: {safe(error.message)}", file=sys.stderr)
     for line in _reasons(error):
+        if line in safe(error.message):
+            continue  # the message has said it
         print(f"  {line}", file=sys.stderr)
     if error.code in _NEXT:
         print(f"next: {_NEXT[error.code]}", file=sys.stderr)

@@ -30,7 +30,7 @@ def decode(kind: type[V], data: Any) -> V:
 
 def _values(kind: type[View], data: dict[str, Any]) -> dict[str, Any]:
     values = {}
-    for name, read in _readers(kind).items():
+    for name, read in _readers(kind).items():  # type: ignore[arg-type]  # mypy asks View's __hash__, not its type's
         if name in data:
             try:
                 values[name] = read(data[name])

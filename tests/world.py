@@ -170,7 +170,8 @@ class World:
                 "cluster_id": self.ids.clusters["default"],
             }
             ask = {"gpus": gpu_count, "vcpu": 1, "ram_mib": 1024, "storage_mib": 1024}
-            row = {"id": id, **place, "name": name, "created_by": self.ids.users[by], "ask": ask}
+            asked = {**ask, "machine": None, "pool": None, "gpu_model": None}
+            row = {"id": id, **place, "name": name, "created_by": self.ids.users[by], "ask": asked}
             tx.run(insert(workloads).values(**row, **_workload_row(tx)))
             held = self.ids.allocations[name] = new_id(tx.now)
             machine_id = self.ids.machines[machine]

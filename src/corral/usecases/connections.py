@@ -30,6 +30,8 @@ class Target:
     user_id: str
     token_id: str
     kind: str
+    keys: frozenset[str] = frozenset()
+    """Ids of the person's keys that were attached when an ssh stream was opened; any of them may have been used."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ def open_stream(ctx: Context, name: str, kind: str, port: int) -> Target:
         ctx.user.id,
         ctx.token_id,
         kind,
+        frozenset(key["id"] for key in _mine(ctx, row["id"])) if kind == SSH else frozenset(),
     )
 
 
@@ -76,6 +79,9 @@ def still_allowed(ctx: Context, target: Target) -> None:
     _check(ctx, row, target.kind)
     if row["allocation_id"] != target.allocation_id:
         raise Refusal("NOT_ACTIVE", f"{row['name']} was placed again. Connect again.")
+    if not target.keys <= {key["id"] for key in _mine(ctx, row["id"])}:
+        # Which key let a session in only the two ends know, so each detached one ends all of its owner's.
+        raise Refusal("NO_SSH_KEY", f"An SSH key of yours was detached from {row['name']}. Connect again with another.")
 
 
 def show(ctx: Context, name: str) -> Connection:

@@ -15,11 +15,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from time import monotonic
 
-from sqlalchemy.exc import IntegrityError
 from structlog import get_logger
 
 from corral.domain.errors import Refusal
 from corral.store.engine import Database
+from corral.store.faults import IntegrityError
 from corral.store.transaction import Signal, Wake
 from corral.usecases import queue, workload_life
 from corral.usecases.fleets import Fleets

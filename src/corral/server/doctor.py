@@ -10,14 +10,13 @@ from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
-from sqlalchemy.exc import DatabaseError
-
 from corral import __version__
 from corral.server import artefact, tls
 from corral.server.config import Config
 from corral.server.setup_error import SetupError
 from corral.store import health, migrate
 from corral.store.engine import Database
+from corral.store.faults import DatabaseError
 
 OK, WARNING, BAD = "ok", "warning", "bad"
 

@@ -18,7 +18,6 @@ from datetime import datetime, timezone
 
 import uvicorn
 from fastapi import FastAPI
-from sqlalchemy.exc import DatabaseError
 from starlette.types import ASGIApp
 from structlog import get_logger
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
@@ -35,6 +34,7 @@ from corral.server.setup_error import SetupError
 from corral.store import lease as lease_rows
 from corral.store import migrate
 from corral.store.engine import Database
+from corral.store.faults import DatabaseError
 from corral.usecases import site as site_usecases
 
 log = get_logger()

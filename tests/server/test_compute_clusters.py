@@ -190,6 +190,7 @@ def test_a_page_costs_as_many_questions_as_one_row(world_running: World) -> None
     event.listen(engine, "before_cursor_execute", count)
     try:
         create(world_running, {"name": "w0"})
+        questions()  # the first one on a connection asks more
         one = questions()
         assert one > 0
         for number in range(1, 5):

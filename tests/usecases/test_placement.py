@@ -164,6 +164,19 @@ def test_a_later_ask_takes_nothing_that_an_earlier_one_waits_for(world: World) -
     assert create(world, Creation("elsewhere", gpus=1))["machine"] == "a"
 
 
+def test_what_waits_later_does_not_go_on_before_what_waits_for_the_same_machine(world: World) -> None:
+    create(world, Creation("part", gpus=2, machine="b"))
+    create(world, Creation("rest", gpus=2, machine="b"))
+    create(world, Creation("first", gpus=4, machine="b", wait=True))
+    create(world, Creation("small", gpus=1, pool="y", wait=True))
+    report(world, "b", [saying(world, "part", Seen.RUNNING), saying(world, "rest", Seen.RUNNING)])
+    terminate(world, "part")
+    report(world, "b", [saying(world, "part", Seen.GONE), saying(world, "rest", Seen.RUNNING)])
+    advance(world)
+    assert [workload(world, name)["queued"] for name in ("first", "small")] == [True, True]
+    assert workload(world, "small")["reason"] == "b: kept for work that has waited longer"
+
+
 def test_a_quota_that_waits_holds_back_its_own_workspace_only_and_no_machine(world: World) -> None:
     grant(world, ("*",), quota=2)
     create(world, Creation("one", gpus=1))

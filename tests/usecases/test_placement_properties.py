@@ -24,9 +24,11 @@ from tests.conftest import Clock
 from tests.placing import check_invariants, create, report, saying, terminate
 from tests.world import World
 
-QUOTA = 5
+QUOTA = 4
 STEPS = st.one_of(
-    st.tuples(st.just("create"), st.integers(0, 3), st.booleans()),
+    st.tuples(st.just("create"), st.sampled_from((1, 2, 3, 0)), st.booleans()),
+    st.tuples(st.just("create"), st.sampled_from((1, 2, 3)), st.just(False)),
+    st.tuples(st.just("finish"), st.integers(0, 9)),
     st.tuples(st.just("terminate"), st.integers(0, 9)),
     st.tuples(st.just("report"), st.integers(0, 9), st.sampled_from(list(Seen))),
     st.tuples(st.just("cordon"), st.integers(0, 1), st.booleans()),
@@ -77,6 +79,11 @@ class Site:
     def terminate(self, number: int) -> None:
         if self.names:
             terminate(self.world, self.names[number % len(self.names)])
+
+    def finish(self, number: int) -> None:
+        self.report(number, Seen.RUNNING)
+        self.terminate(number)
+        self.report(number, Seen.GONE)
 
     def report(self, number: int, state: Seen) -> None:
         if not self.names:
@@ -144,8 +151,8 @@ def test_no_order_of_events_breaks_what_must_always_hold(world_on_both: World, c
     with world.db.write() as tx:
         tx.run(update(access).values(gpu_quota=QUOTA))
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    @given(st.lists(STEPS, min_size=4, max_size=18))
+    @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(st.lists(STEPS, min_size=10, max_size=18))
     def holds(steps: list[tuple[Any, ...]]) -> None:
         site = Site(world, clock, f"r{next(runs)}")
         for step in steps:

@@ -14,6 +14,7 @@ import select
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
@@ -29,7 +30,10 @@ from corral.protocol.messages import OpenStream, StreamTarget
 log = logging.getLogger(__name__)
 
 EOF = "eof"
-CHUNK = 256 * 1024
+CHUNK = (256 if find_spec("websockets.speedups") else 32) * 1024
+"""Bytes read at once. Without compiled help (the one-file agent) frames are masked in Python: small ones three times
+as fast (measured: 334 MB/s at 16 KiB, 116 MB/s at 256 KiB)."""
+WRITE_LIMIT = 1024 * 1024
 MAX_STREAMS = 512
 LOG_LINES = 200
 DIAL_TIMEOUT_S = 10.0
@@ -141,7 +145,7 @@ class Streams:
             close_timeout=2,
             max_size=8 << 20,
             max_queue=8,
-            write_limit=(4 * CHUNK, CHUNK),
+            write_limit=(WRITE_LIMIT, WRITE_LIMIT // 4),
             logger=QUIET,
         )
 

@@ -42,7 +42,7 @@ def sim(
     corral site settings --hosted-machine-limit N
     """
     from corral.agent.site import Site
-    from corral.sim.fleet import FleetSpec, run_fleet
+    from corral.sim.fleet import FleetSpec, run_fleet, tune
     from corral.sim.machine import Hardware
 
     cluster, one_at_a_time = place.cluster, threading.Lock()
@@ -60,6 +60,7 @@ def sim(
             async with asyncio.timeout(seconds):
                 await run_fleet(site, spec, token, _tell)
 
+    tune()
     asyncio.run(run())
 
 

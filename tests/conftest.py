@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from itertools import count
 from pathlib import Path
@@ -73,19 +74,35 @@ def _admin(url: str, statement: str) -> None:
     engine.dispose()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def db_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """URL of a fresh, migrated database, once on each kind."""
-    if request.param == "sqlite":
-        path = tmp_path / "corral.db"
+@contextmanager
+def _fresh(request: pytest.FixtureRequest, kind: str, folder: Path) -> Iterator[str]:
+    """Yield the URL of a fresh, migrated database of a kind; SQLite's file lies in `folder`."""
+    if kind == "sqlite":
+        path = folder / "corral.db"
         shutil.copy(request.getfixturevalue("sqlite_template"), path)
         yield f"sqlite:///{path}"
         return
     server: str = request.getfixturevalue("postgres_url")
     name = f"t{next(_numbers)}"
     _admin(server, f"CREATE DATABASE {name} TEMPLATE {request.getfixturevalue('postgres_template')}")
-    yield server.replace("/postgres?", f"/{name}?")
-    _admin(server, f"DROP DATABASE {name} WITH (FORCE)")
+    try:
+        yield server.replace("/postgres?", f"/{name}?")
+    finally:
+        _admin(server, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def db_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """URL of a fresh, migrated database, once on each kind."""
+    with _fresh(request, request.param, tmp_path) as url:
+        yield url
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def module_db_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The same, for all tests of a file."""
+    with _fresh(request, request.param, tmp_path_factory.mktemp("module")) as url:
+        yield url
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from starlette.requests import HTTPConnection
 
 from corral.domain.errors import Refusal, not_found
 from corral.domain.events import Entry, Subject
+from corral.domain.ids import shown
 from corral.domain.permissions import ROUTES, Rule
 from corral.server.errors import request_id_of
 from corral.store.engine import Database
@@ -61,8 +62,12 @@ class Door:
     def _enter(self, tx: Tx) -> Context:
         ctx = enter(tx, self.caller, self.rule, self.place)
         self._request.app.state.last_used.note(ctx.token_id, ctx.now)
+        # PostgreSQL keeps no NUL and would not even look for one.
         if any("\0" in str(value) for value in self._request.path_params.values()):
-            raise not_found()  # nothing has such a name, and PostgreSQL would not even look
+            raise not_found()
+        for name, value in self._request.query_params.multi_items():
+            if "\0" in name + value:
+                raise Refusal("INVALID_REQUEST", f"{shown(name)}: has a NUL character. Leave it out.", field="query")
         return ctx
 
     def key(self, body: BaseModel | None) -> idempotency.Key | None:

@@ -35,7 +35,10 @@ class RequestIds:
 
 
 class BodyLimit:
-    """Refuse a body over `MAX_BODY` without reading it whole: 413 `TOO_LARGE`."""
+    """Refuse a body over `MAX_BODY` without reading it whole (413 `TOO_LARGE`), and one in UTF-16 or UTF-32.
+
+    JSON between systems is UTF-8 (RFC 8259); the parser would guess the others, so one text could be read in two ways.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -46,23 +49,26 @@ class BodyLimit:
             return
         length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if not length.isdigit() or int(length) > MAX_BODY:
-            await _too_large(scope, send)
+            await _refuse(scope, send, _TOO_LARGE)
             return
-        seen, started, over = 0, False, False
+        seen, started = 0, False
+        why: _Why | None = None
 
         async def counted() -> Message:
-            nonlocal seen, over
+            nonlocal seen, why
             message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > MAX_BODY:
-                # A chunked body without a length: end it here; the answer below replaces the route's.
-                over = True
-                return {"type": "http.disconnect"}
-            return message
+            body = message.get("body", b"")
+            if not seen and _is_wide(body):
+                why = _NOT_UTF8
+            seen += len(body)
+            if seen > MAX_BODY:  # a chunked body without a length
+                why = _TOO_LARGE
+            # Ended here, the route does not act; the answer below replaces its own.
+            return message if why is None else {"type": "http.disconnect"}
 
         async def watched(message: Message) -> None:
             nonlocal started
-            if over and not started:
+            if why is not None and not started:
                 return
             started = True
             await send(message)
@@ -70,22 +76,30 @@ class BodyLimit:
         try:
             await self.app(scope, counted, watched)
         finally:
-            if over and not started:
-                await _too_large(scope, send)
+            if why is not None and not started:
+                await _refuse(scope, send, why)
 
 
-async def _too_large(scope: Scope, send: Send) -> None:
-    answer = {
-        "code": "TOO_LARGE",
-        "message": f"The body is larger than {MAX_BODY} bytes. Send less.",
-        "details": {"limit": MAX_BODY},
-        "request_id": scope.get("state", {}).get("request_id", ""),
-    }
+_Why = tuple[int, str, str]
+_TOO_LARGE: _Why = (413, "TOO_LARGE", f"The body is larger than {MAX_BODY} bytes. Send less.")
+_NOT_UTF8: _Why = (400, "INVALID_REQUEST", "The body is not UTF-8. Send JSON in UTF-8.")
+
+
+def _is_wide(start: bytes) -> bool:
+    """Return whether a body begins as JSON in UTF-16 or UTF-32 does: with a NUL among its first bytes, or a mark."""
+    return b"\0" in start[:4] or start.startswith((b"\xff\xfe", b"\xfe\xff"))
+
+
+async def _refuse(scope: Scope, send: Send, why: _Why) -> None:
+    status, code, message = why
+    request_id = scope.get("state", {}).get("request_id", "")
+    details = {"limit": MAX_BODY} if code == "TOO_LARGE" else {}
+    answer = {"code": code, "message": message, "details": details, "request_id": request_id}
     body = json.dumps(answer).encode()
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),
     ]
-    await send({"type": "http.response.start", "status": 413, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -95,3 +95,27 @@ def test_json_escapes_what_a_terminal_would_obey(capsys: pytest.CaptureFixture[s
 )
 def test_durations_are_short(seconds: float, text: str) -> None:
     assert output.duration(seconds) == text
+
+
+def test_columns_that_matter_least_go_first_and_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "25")
+    monkeypatch.setattr(output, "colour", lambda: True)
+    row = {"name": "machine-one", "address": "192.0.2.1", "since": "12m", "why": "all of its GPUs are in use now"}
+    columns = [column("NAME", "name"), column("ADDRESS", "address", drop=2), column("SINCE", "since", drop=1)]
+    output.table([row], columns)
+    captured = capsys.readouterr()
+    assert "machine-one" in captured.out and "12m" in captured.out and "192.0.2.1" not in captured.out
+    assert "ADDRESS" in captured.err and "SINCE" not in captured.err
+
+
+def test_long_text_is_folded_beside_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(output, "colour", lambda: True)
+    output.table([{"n": "one", "w": "word " * 20}], [column("N", "n"), column("W", "w", flow=True)])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 3 and all(len(line.rstrip()) <= 40 for line in lines)
+    assert "".join(lines).count("word") == 20

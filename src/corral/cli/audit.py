@@ -22,4 +22,8 @@ def audit(place: Place, of_site: bool, limit: int, **given: Any) -> None:
     if of_site and any(named.values()):
         raise click.UsageError("--site takes no filter but --limit.")
     entries = place.corral.site.audit() if of_site else place.org.audit(to_filter(named))
-    draw(entries, limit, [TIME, TYPE, WHO, column("FROM", "address"), WHAT, column("REQUEST", "request_id")])
+    draw(
+        entries,
+        limit,
+        [TIME, TYPE, WHO, column("FROM", "address", drop=2), WHAT, column("REQUEST", "request_id", drop=3)],
+    )

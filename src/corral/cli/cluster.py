@@ -139,7 +139,7 @@ def list_tokens(place: Place) -> None:
     rows = [one.raw for one in place.cluster.join_tokens()]
     columns = [
         column("ID", "id"),
-        column("TOKEN", "public_id"),
+        column("TOKEN", "public_id", drop=2),
         column("LABELS", "labels"),
         column("BY", "created_by"),
         Column("AGE", lambda row: age(row["created_at"])),

@@ -108,7 +108,7 @@ def explain(place: Place, **asked: Any) -> None:
     def draw() -> None:
         table(
             [answer.raw for answer in told.machines],
-            [column("MACHINE", "machine"), column("TAKES IT", "takes"), column("WHY NOT", "reason")],
+            [column("MACHINE", "machine"), column("TAKES IT", "takes"), column("WHY NOT", "reason", flow=True)],
             "No machine in this workspace's pools.",
         )
         if told.quota:

@@ -35,13 +35,13 @@ ROWS = [
     column("NAME", "name"),
     Column("STATE", _state, style=state_style),
     column("MACHINE", "machine"),
-    Column("GPUS", _gpus),
-    column("VCPU", "vcpu", right=True),
-    Column("RAM", lambda row: _gib(row["ram_gib"]), right=True),
-    Column("STORAGE", lambda row: _gib(row["storage_gib"]), right=True),
-    Column("NETWORK", lambda row: _mbps(row["network_mbps"]), right=True),
+    Column("GPUS", _gpus, flow=True),
+    column("VCPU", "vcpu", right=True, drop=1),
+    Column("RAM", lambda row: _gib(row["ram_gib"]), right=True, drop=2),
+    Column("STORAGE", lambda row: _gib(row["storage_gib"]), right=True, drop=4),
+    Column("NETWORK", lambda row: _mbps(row["network_mbps"]), right=True, drop=5),
     column("SSH", "ssh"),
-    Column("AGE", lambda row: age(row["created_at"]), right=True),
+    Column("AGE", lambda row: age(row["created_at"]), right=True, drop=3),
 ]
 
 
@@ -87,7 +87,7 @@ _HISTORY = [
     Column("TIME", lambda row: moment(row["at"])),
     Column("WHAT", lambda row: row["state"] or row["step"] or str(row["type"]).removeprefix("workload.")),
     column("BY", "by"),
-    column("WHY", "reason"),
+    column("WHY", "reason", flow=True),
 ]
 
 

@@ -89,5 +89,5 @@ def moment(text: object) -> str:
 
 TIME = Column("TIME", lambda row: moment(row["at"]))
 TYPE = column("TYPE", "type")
-WHO = column("WHO", "actor")
-WHAT = Column("WHAT", about)
+WHO = column("WHO", "actor", flow=True)
+WHAT = Column("WHAT", about, flow=True)

@@ -39,14 +39,14 @@ def list_machines(place: Place, state: str | None, pools: Sequence[str]) -> None
     columns = [
         column("NAME", "name"),
         Column("STATE", _state, style=state_style),
-        Column("SINCE", lambda row: age(row["state_since"])),
+        Column("SINCE", lambda row: age(row["state_since"]), drop=3),
         column("POOL", "pool"),
-        Column("GPUS", _gpus),
-        column("VCPU", "vcpu", right=True),
-        Column("RAM", lambda row: gib(row["ram_mib"]), right=True),
-        Column("RELEASE", lambda row: f"{row['release']} (behind)" if row["behind"] else row["release"]),
-        column("ADDRESS", "address"),
-        Column("NEW WORK", lambda row: row["closed"] or "yes"),
+        Column("GPUS", _gpus, flow=True),
+        column("VCPU", "vcpu", right=True, drop=1),
+        Column("RAM", lambda row: gib(row["ram_mib"]), right=True, drop=2),
+        Column("RELEASE", lambda row: f"{row['release']} (behind)" if row["behind"] else row["release"], drop=4),
+        column("ADDRESS", "address", drop=5),
+        Column("NEW WORK", lambda row: row["closed"] or "yes", flow=True),
     ]
     emit(rows, lambda: table(rows, columns, "No machine. Add one: corral cluster token create"))
 
@@ -59,9 +59,9 @@ def _list_of_workspace(place: Place) -> None:
         column("POOL", "pool"),
         column("GPU", "gpu_models"),
         Column("AVAILABLE", lambda row: f"{row['gpus_available']} of {row['gpus_total']}", right=True),
-        column("VCPU", "vcpu", right=True),
-        Column("RAM", lambda row: gib(row["ram_mib"]), right=True),
-        column("STATUS", "status", style=state_style),
+        column("VCPU", "vcpu", right=True, drop=1),
+        Column("RAM", lambda row: gib(row["ram_mib"]), right=True, drop=1),
+        column("STATUS", "status", style=state_style, flow=True),
     ]
     emit(rows, lambda: table(rows, columns, "No machine in this workspace's pools. Ask an admin for access."))
 
@@ -120,13 +120,21 @@ def _draw(found: MachineDetails) -> None:
             [gpu.raw for gpu in found.gpus],
             [
                 *gpus,
-                Column("STATE", lambda row: f"{row['state']}: {row['detail']}" if row["detail"] else row["state"]),
+                Column(
+                    "STATE",
+                    lambda row: f"{row['state']}: {row['detail']}" if row["detail"] else row["state"],
+                    flow=True,
+                ),
                 Column("USED BY", _holder),
             ],
         )
     if found.running:
         say()
         table([work.raw for work in found.running], _RUNNING)
+
+
+def _gpu_state(row: dict[str, Any]) -> str:
+    return f"{row['state']}: {row['detail']}" if row["detail"] else str(row["state"])
 
 
 def _holder(row: dict[str, Any]) -> str:

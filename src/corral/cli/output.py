@@ -49,11 +49,15 @@ class Column:
     right: bool = False
     style: Callable[[str], str] | None = None
     """Colour by what is shown, on terminals."""
+    drop: int = 0
+    """On a terminal that is too narrow the columns with the highest number go first; 0: never."""
+    flow: bool = False
+    """Long text: folded to what is left of the terminal's width."""
 
 
-def column(title: str, path: str, *, right: bool = False, style: Callable[[str], str] | None = None) -> Column:
-    """A column that shows the field at `path` (dots go down into objects)."""
-    return Column(title, lambda row: field(row, path), right, style)
+def column(title: str, path: str, **how: Any) -> Column:
+    """A column that shows the field at `path` (dots go down into objects); `how`: the fields of `Column`."""
+    return Column(title, lambda row: field(row, path), **how)
 
 
 def field(row: Any, path: str) -> Any:
@@ -165,12 +169,14 @@ def colour() -> bool:
 
 
 def table(rows: Iterable[dict[str, Any]], columns: Sequence[Column], empty: str = "Nothing here.") -> None:
-    """Draw rows: on a terminal with Rich, folded to its width; piped, as plain columns for grep and awk."""
+    """Draw rows: on a terminal fitted to its width; piped, as plain columns for grep and awk, nothing cut off."""
     cells = [[shown(column.value(row)) for column in columns] for row in rows]
     if not cells:
         note(empty)
     elif colour():
-        _rich_table(cells, columns)
+        from corral.cli.drawing import draw
+
+        draw(cells, columns)
     else:
         _plain_table(cells, columns)
 
@@ -183,63 +189,26 @@ def details(pairs: Iterable[tuple[str, object]]) -> None:
         say(f"{name:<{width}}  {value}")
 
 
-def _plain_table(cells: list[list[str]], columns: Sequence[Column]) -> None:
+def widths(cells: list[list[str]], columns: Sequence[Column]) -> list[int]:
+    """Return the columns that each column takes up."""
     every = [[column.title for column in columns], *cells]
-    widths = [max(_width(row[i]) for row in every) for i in range(len(columns))]
-    for row in every:
-        parts = [_pad(text, widths[i], columns[i].right) for i, text in enumerate(row)]
+    return [max(width(row[i]) for row in every) for i in range(len(columns))]
+
+
+def _plain_table(cells: list[list[str]], columns: Sequence[Column]) -> None:
+    sizes = widths(cells, columns)
+    for row in ([column.title for column in columns], *cells):
+        parts = [_pad(text, sizes[i], columns[i].right) for i, text in enumerate(row)]
         say("  ".join(parts).rstrip())
 
 
-def _rich_table(cells: list[list[str]], columns: Sequence[Column]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    if _needed(cells, columns) > console.width:
-        _records(cells, columns, console.width)
-        return
-    drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
-        drawn.add_column(Text(column.title), justify="right" if column.right else "left", no_wrap=True)
-    for row in cells:
-        styles = [column.style(text) if column.style else "" for text, column in zip(row, columns, strict=True)]
-        drawn.add_row(*(Text(text, style=style) for text, style in zip(row, styles, strict=True)))
-    console.print(drawn)
-
-
-def _needed(cells: list[list[str]], columns: Sequence[Column]) -> int:
-    every = [[column.title for column in columns], *cells]
-    return sum(max(_width(row[i]) for row in every) + 2 for i in range(len(columns))) - 2
-
-
-def _records(cells: list[list[str]], columns: Sequence[Column], width: int) -> None:
-    """Too narrow for a table: each row as a block, nothing cut off."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(highlight=False, width=width)
-    for number, row in enumerate(cells):
-        if number:
-            console.print()
-        block = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-        block.add_column(no_wrap=True)
-        block.add_column(overflow="fold")
-        for text, column in zip(row, columns, strict=True):
-            if text != "-":
-                style = column.style(text) if column.style else ""
-                block.add_row(Text(column.title, style="bold"), Text(text, style=style))
-        console.print(block)
-
-
-def _width(text: str) -> int:
+def width(text: str) -> int:
+    """Return how many columns of a terminal `text` takes."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def _pad(text: str, width: int, right: bool) -> str:
-    gap = " " * (width - _width(text))
+def _pad(text: str, size: int, right: bool) -> str:
+    gap = " " * (size - width(text))
     return gap + text if right else text + gap

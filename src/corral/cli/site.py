@@ -126,8 +126,12 @@ def doctor(database: str | None, state_dir: Path | None, tls_cert: Path | None) 
     findings = examine(_config(database, state_dir, tls_cert=tls_cert))
     rows = [{"check": f.check, "result": f.result, "what": f.what, "next": f.next_step} for f in findings]
     bad = any(f.result == BAD for f in findings)
-    columns = [column("CHECK", "check"), column("RESULT", "result", style=state_style), column("WHAT", "what")]
-    emit({"ok": not bad, "checks": rows}, lambda: table(rows, [*columns, column("NEXT", "next")]))
+    columns = [
+        column("CHECK", "check"),
+        column("RESULT", "result", style=state_style),
+        column("WHAT", "what", flow=True),
+    ]
+    emit({"ok": not bad, "checks": rows}, lambda: table(rows, [*columns, column("NEXT", "next", flow=True)]))
     return 1 if bad else 0
 
 

@@ -20,7 +20,7 @@ from corral.controllers.lease import Lease, stop_process
 from corral.controllers.liveness import Liveness
 from corral.controllers.placement import PlacementWorker
 from corral.domain.permissions import ROUTES
-from corral.server import errors
+from corral.server import errors, openapi
 from corral.server.agents import Hub
 from corral.server.artefact import ArtefactStore
 from corral.server.config import Config
@@ -68,6 +68,7 @@ def create_app(config: Config, db: Database, *, monotonic: Callable[[], float] =
         app.router.routes.extend(router.routes)
     app.router.routes.extend(bare_routes())
     _check_rules(app)
+    openapi.install(app)
     return app
 
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
 from fastapi import FastAPI
 from httpx2 import Response
 from sqlalchemy import insert
@@ -228,6 +230,13 @@ class World:
             granted = {"workspace_id": self.ids.workspaces[f"{org}/research"], "cluster_id": id}
             tx.run(insert(access).values(**granted, org_id=self.ids.orgs[org], changed_at=tx.now))
             tx.run(insert(access_pools).values(**granted, pool="*"))
+
+
+def public_key(comment: str = "") -> str:
+    """Return the line of a new SSH public key."""
+    key = ed25519.Ed25519PrivateKey.generate().public_key()
+    line = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+    return f"{line} {comment}".strip()
 
 
 def _add_token(tx: Tx, user_id: str, scopes: Sequence[str], name: str) -> str:

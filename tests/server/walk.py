@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ed25519
 from starlette.testclient import WebSocketDenialResponse
 
 from corral.domain import join_tokens as join_token_rules
@@ -28,7 +26,7 @@ from corral.domain.permissions import Role
 from corral.store.engine import Database
 from corral.store.transaction import Tx
 from corral.usecases import clusters, join_tokens, orgs, ssh_keys, tokens
-from tests.world import World
+from tests.world import World, public_key
 
 CALLERS = ("operator", "owner", "admin", "lead", "member", "outsider", "rival")
 PUBLIC, MACHINE = "+++++++", "UUUUUUU"
@@ -267,11 +265,6 @@ class Walk:
             return found
 
         return portal.call(ask)
-
-
-def public_key() -> str:
-    key = ed25519.Ed25519PrivateKey.generate().public_key()
-    return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
 
 
 @contextmanager

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ed25519
 from sqlalchemy import insert, select
 
 from corral.domain.errors import Refusal
 from corral.store.tables.workloads import allocations, workload_ssh_keys
 from corral.store.transaction import Signal, Wake
 from corral.usecases import ssh_keys
-from tests.world import World
-
-
-def public_key(comment: str = "") -> str:
-    key = ed25519.Ed25519PrivateKey.generate().public_key()
-    line = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
-    return f"{line} {comment}".strip()
+from tests.world import World, public_key
 
 
 def test_a_key_is_called_by_its_comment_unless_named(world: World) -> None:

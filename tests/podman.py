@@ -94,7 +94,9 @@ class Box:
         driver = self.drivers[-1] if self.drivers else self.driver()
         try:
             folder = self.state_dir / "allocations"
-            for allocation in {r.allocation for r in driver.list_running()} | {p.name for p in folder.iterdir() if p.is_dir()}:
+            for allocation in {r.allocation for r in driver.list_running()} | {
+                p.name for p in folder.iterdir() if p.is_dir()
+            }:
                 driver.remove(allocation)
         finally:
             for each in self.drivers:
@@ -203,6 +205,7 @@ class Ssh:
         self._key = key
         self._folder = folder
         self._path = Path(tempfile.mkdtemp(prefix="ssh-", dir="/tmp"), "s")
+        self.known_hosts = self._path.with_name("known_hosts")
         self._threads: list[threading.Thread] = []
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self._path))
@@ -214,7 +217,7 @@ class Ssh:
         """Return ssh's options; scp, sftp and rsync take them too."""
         settings = {
             "StrictHostKeyChecking": "no",
-            "UserKnownHostsFile": str(self._folder / "known_hosts"),
+            "UserKnownHostsFile": str(self.known_hosts),
             "LogLevel": "ERROR",
             "IdentitiesOnly": "yes",
             "ProxyCommand": f"{sys.executable} {self._folder}/bridge.py {self._path}",

@@ -23,18 +23,21 @@ HOST_DIRS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 """Where Podman itself looks; later folders win."""
 
 _GPU_NODE = re.compile(r"nvidia\d+")
+_STANDARD = {"null", "zero", "full", "random", "urandom", "tty", "console", "ptmx"}
+"""Devices that every container has."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A device's number. `major` and `minor` name the device whatever its path is."""
+    """A device in a container's /dev: its name there, and the number by which the kernel knows it."""
 
+    name: str
     major: int
     minor: int
 
 
 Specification = Mapping[str, frozenset[Node]]
-"""GPU name (its UUID) -> the numbers of its /dev/nvidia<N> nodes."""
+"""GPU name (its UUID) -> its /dev/nvidia<N> nodes."""
 
 
 def device_name(uuid: str) -> str:
@@ -64,15 +67,16 @@ def _read_file(path: Path) -> Specification:
 
 def _gpu_nodes(device: Mapping[str, Any]) -> frozenset[Node]:
     nodes = (device.get("containerEdits") or {}).get("deviceNodes") or ()
-    return frozenset(_number(node) for node in nodes if _GPU_NODE.fullmatch(Path(str(node["path"])).name))
+    return frozenset(_as_inside(node) for node in nodes if _GPU_NODE.fullmatch(Path(str(node["path"])).name))
 
 
-def _number(node: Mapping[str, Any]) -> Node:
-    """Return the node's number: as written, else as the host's own device has it."""
+def _as_inside(node: Mapping[str, Any]) -> Node:
+    """Return the node with its number: as written, else as the host's own device has it."""
+    name = Path(str(node["path"])).name
     if "major" in node and "minor" in node:
-        return Node(int(node["major"]), int(node["minor"]))
+        return Node(name, int(node["major"]), int(node["minor"]))
     number = Path(str(node.get("hostPath") or node["path"])).stat().st_rdev
-    return Node(os.major(number), os.minor(number))
+    return Node(name, os.major(number), os.minor(number))
 
 
 def check_known(specification: Specification, uuids: Iterable[str]) -> None:
@@ -86,15 +90,15 @@ def check_known(specification: Specification, uuids: Iterable[str]) -> None:
 
 
 def devices_in(dev: Path, specification: Specification) -> frozenset[Node]:
-    """Return the numbers of all GPU devices in a container's /dev: by name, and by number under any name."""
-    known = {node for nodes in specification.values() for node in nodes}
+    """Return all GPU devices in a container's /dev: by name, and by a GPU's number under any other name."""
+    known = {(node.major, node.minor) for nodes in specification.values() for node in nodes}
     found = set()
     for path in dev.iterdir():
         status = path.lstat()
-        if stat.S_ISCHR(status.st_mode):
-            node = Node(os.major(status.st_rdev), os.minor(status.st_rdev))
-            if node in known or _GPU_NODE.fullmatch(path.name):
-                found.add(node)
+        if stat.S_ISCHR(status.st_mode) and path.name not in _STANDARD:
+            number = (os.major(status.st_rdev), os.minor(status.st_rdev))
+            if number in known or _GPU_NODE.fullmatch(path.name):
+                found.add(Node(path.name, *number))
     return frozenset(found)
 
 

@@ -15,17 +15,17 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from corral.agent.drivers import cdi, containerlog, podman_spec, sshd
 from corral.agent.drivers.base import DriverError, Progress, Running, RuntimeInfo, RuntimeUnavailable, Started
 from corral.agent.drivers.cgroups import Cgroups
-from corral.agent.drivers.host import find, read_text, run, wait_for, write_atomic
+from corral.agent.drivers.host import find, make_folder, read_text, run, wait_for, write_atomic
 from corral.agent.drivers.networks import Attachment, Networks
 from corral.agent.drivers.podman_images import Image, Images
-from corral.agent.drivers.podman_service import PodmanService, hard_limits
+from corral.agent.drivers.podman_service import Answer, PodmanService, hard_limits
 from corral.agent.drivers.ports import connect_inside
 from corral.agent.drivers.sessions import Sessions
 from corral.agent.drivers.storage import Storage
@@ -61,6 +61,8 @@ class Container:
     id: str
     labels: Mapping[str, str]
     pid: int
+    state: str
+    """As Podman remembers it."""
     running: bool
     exit_code: int | None
 
@@ -83,6 +85,8 @@ class PodmanDriver:
     def __init__(self, config: PodmanConfig) -> None:
         for program in ("podman", "runc", "conmon"):
             find(program)
+        # Mounts are told by their true paths.
+        config = replace(config, state_dir=make_folder(config.state_dir).resolve())
         self._config = config
         self._service = PodmanService(config.state_dir, config.image_stores)
         self._storage = Storage(config.state_dir, config.reserve_mib)
@@ -125,8 +129,10 @@ class PodmanDriver:
     def _container(self, row: Mapping[str, Any]) -> Container:
         pid = int(row.get("Pid") or 0)
         running = self._cgroups.alive(pid, row["Id"])
-        ended = not running and row.get("State") in ("exited", "stopped")
-        return Container(row["Id"], row.get("Labels") or {}, pid, running, row.get("ExitCode") if ended else None)
+        state = str(row.get("State", ""))
+        ended = not running and state in ("exited", "stopped")
+        exit_code = row.get("ExitCode") if ended else None
+        return Container(row["Id"], row.get("Labels") or {}, pid, state, running, exit_code)
 
     def _find(self, allocation: str) -> Container | None:
         """Return the allocation's container; DriverError when it is another machine's."""
@@ -249,8 +255,9 @@ class PodmanDriver:
         body = podman_spec.create_body(want, self._config.machine, place)
         created = call("POST", "/containers/create", body=body)
         if not created.ok and "already in use" in created.error():
-            # A call that was broken off and repeated; whatever it left is not started yet.
+            # A call that was broken off left it: a container not started yet, or only its name in the store.
             self._remove_container(want.id)
+            self._delete(name)
             created = call("POST", "/containers/create", body=body)
         self._service.expect("creating the container", created, retry=False)
         started = call("POST", f"/containers/{name}/start")
@@ -335,10 +342,13 @@ class PodmanDriver:
         container = self._find(allocation)
         if container is None:
             return
-        if not container.running and (RUNC_STATE / container.id).exists():
+        if not container.running and container.state != "running" and (RUNC_STATE / container.id).exists():
             # Podman's service died between starting it and writing that down.
             run(["runc", "delete", "--force", container.id])
-        answer = self._service.call("DELETE", f"/containers/{container.id}", {"force": "true", "timeout": "0"})
+        answer = self._delete(container.id)
+        if not answer.ok and not self._cgroups.alive(container.pid, container.id):
+            # Its first process died unseen: with its first refusal Podman noted that, so it lets go of it now.
+            answer = self._delete(container.id)
         self._service.expect("removing the container", answer, 404)
         if not wait_for(lambda: not self._cgroups.alive(container.pid, container.id), 10):
             # Its monitor died, so Podman only forgot it: end it by its first process.
@@ -346,6 +356,9 @@ class PodmanDriver:
                 os.kill(container.pid, signal.SIGKILL)
             if not wait_for(lambda: not self._cgroups.alive(container.pid, container.id), 10):
                 raise DriverError("the container's first process cannot be ended", retry=True)
+
+    def _delete(self, container: str) -> Answer:
+        return self._service.call("DELETE", f"/containers/{container}", {"force": "true", "timeout": "0"})
 
     # -- streams -------------------------------------------------------------------------
 

@@ -159,15 +159,18 @@ class PodmanService:
                 return
             if self._closed:
                 raise RuntimeUnavailable("the agent is shutting down")
-            self._end_process()
-            self._spawn()
-            if not wait_for(self._answers, START_DEADLINE_S):
+            if not wait_for(self._answers_or_is_started, START_DEADLINE_S):
                 said = read_text(self.run_dir / "podman.log").strip().splitlines()
                 raise RuntimeUnavailable(f"podman does not answer: {said[-1] if said else 'no output'}")
 
+    def _answers_or_is_started(self) -> bool:
+        """Tell whether the service answers; start it where none is on its way (it may be killed as it starts)."""
+        if self._process is None or self._process.poll() is not None:
+            self._end_process()
+            self._spawn()
+        return self._answers()
+
     def _answers(self) -> bool:
-        if self._process is not None and self._process.poll() is not None:
-            return False
         try:
             return self._call("GET", "/_ping", None, 5).ok
         except OSError:

@@ -96,6 +96,8 @@ class Sessions:
     def close(self) -> None:
         """End the thread; connections and what runs in them go on."""
         with self._lock:
+            if self._closed:
+                return
             self._closed = True
             thread = self._thread
         self._wake_write.send(b"x")

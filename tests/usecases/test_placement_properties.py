@@ -6,7 +6,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select, update
 
@@ -25,6 +25,8 @@ from tests.placing import check_invariants, create, report, saying, terminate
 from tests.world import World
 
 QUOTA = 4
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
+"""A failure is told as it was found: making it smaller against a database takes minutes."""
 STEPS = st.one_of(
     st.tuples(st.just("create"), st.sampled_from((1, 2, 3, 0)), st.booleans()),
     st.tuples(st.just("create"), st.sampled_from((1, 2, 3)), st.just(False)),
@@ -151,7 +153,7 @@ def test_no_order_of_events_breaks_what_must_always_hold(world_on_both: World, c
     with world.db.write() as tx:
         tx.run(update(access).values(gpu_quota=QUOTA))
 
-    @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=30, deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.too_slow])
     @given(st.lists(STEPS, min_size=10, max_size=18))
     def holds(steps: list[tuple[Any, ...]]) -> None:
         site = Site(world, clock, f"r{next(runs)}")

@@ -28,7 +28,7 @@ def _gib(value: object) -> str:
 
 
 def _mbps(value: object) -> str:
-    return f"{value / 1000:g} Gbit/s" if isinstance(value, int) else ""
+    return f"{value / 1000:g} Gbit/s" if isinstance(value, int) and value else ""
 
 
 ROWS = [

@@ -37,9 +37,26 @@ RECHECK_EVERY_S = 30.0
 CLOSE_NOT_ALLOWED = 4403
 CLOSE_ENDED = 1000
 MAX_STREAMS_OF_A_USER = 200
+LOG_SILENCE_S = 0.5
+"""A log that is followed has no end: what comes after such a silence was not said yet when it was asked for."""
+LOG_MOST = 1024 * 1024
+"""Bytes: a container that never stops talking must not fill the control plane's memory."""
 EOF_TEXT = "eof"
 PERSON_PATH = "/api/v1/orgs/{org}/workspaces/{ws}/compute-clusters/{name}/stream"
 AGENT_PATH = "/api/v1/agent/streams/{stream}"
+
+
+async def _said(agent: WebSocket) -> bytes:
+    """Return what comes until it is silent, or has said `LOG_MOST`."""
+    said = bytearray()
+    with contextlib.suppress(WebSocketDisconnect, TimeoutError):
+        async with asyncio.timeout(DIAL_WITHIN_S):
+            while len(said) < LOG_MOST:
+                message = await asyncio.wait_for(agent.receive(), LOG_SILENCE_S)
+                if message.get("bytes") is None:
+                    break
+                said += message["bytes"]
+    return bytes(said)
 
 
 @dataclass(eq=False)
@@ -125,20 +142,10 @@ class Streams:
             stream.agent.set_exception(Refusal("NOT_ACTIVE", f"The machine could not open the stream: {message[:500]}"))
 
     async def read_logs(self, door: Door, name: str) -> bytes:
-        """Return what a container has said so far (the agent sends its last lines, then ends)."""
+        """Return what a container has said so far: the agent sends its last lines at once, then what follows."""
         stream = await self._ask(door, name, StreamTarget.LOGS, 0)
         try:
-            agent = await self._dialled(stream)
-            parts: list[bytes] = []
-            with contextlib.suppress(WebSocketDisconnect):
-                async with asyncio.timeout(DIAL_WITHIN_S):
-                    while (message := await agent.receive())["type"] == "websocket.receive":
-                        if message.get("bytes") is None:
-                            break
-                        parts.append(message["bytes"])
-            return b"".join(parts)
-        except TimeoutError:
-            return b"".join(parts)
+            return await _said(await self._dialled(stream))
         finally:
             self._open.pop(stream.id, None)
             stream.end("The log was read.")

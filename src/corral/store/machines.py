@@ -125,9 +125,9 @@ class Wanted:
 
 
 def listed(tx: Tx, scope: Scope, cluster_id: str, want: Wanted, after: str | None, limit: int) -> Sequence[RowMapping]:
-    """Return enrolled machines by name, from after `after`, with `last_seen`."""
+    """Return enrolled machines by name, from after `after`, with `last_seen` and without `inventory`."""
     query = (
-        _with_last_seen()
+        _for_lists()
         .where(machines.c.org_id == scope.org, machines.c.cluster_id == cluster_id, machines.c.removed_at.is_(None))
         .order_by(machines.c.name)
         .limit(limit)
@@ -137,6 +137,12 @@ def listed(tx: Tx, scope: Scope, cluster_id: str, want: Wanted, after: str | Non
     if want.pools is not None:
         query = query.where(machines.c.pool.in_(list(want.pools)))
     return tx.all(query if after is None else query.where(machines.c.name > after))
+
+
+def _for_lists() -> Any:
+    """Without the inventory: it is large, and only a machine's own page shows it."""
+    columns = [column for column in machines.c if column is not machines.c.inventory]
+    return select(*columns, liveness.c.last_seen).outerjoin(liveness, liveness.c.machine_id == machines.c.id)
 
 
 def _with_last_seen() -> Any:
@@ -199,7 +205,7 @@ def of_workspace(
     )
     here = tenancies.c.left_at.is_(None)
     query = (
-        _with_last_seen()
+        _for_lists()
         .add_columns(tenancies.c.slug.label("cluster"))
         .join(tenancies, and_(tenancies.c.cluster_id == machines.c.cluster_id, tenancies.c.org_id == scope.org))
         .where(machines.c.org_id == scope.org, machines.c.removed_at.is_(None), here)

@@ -107,3 +107,11 @@ gpus = Table(
     UniqueConstraint("org_id", "machine_id", "id"),
     ForeignKeyConstraint(["org_id", "machine_id"], ["machines.org_id", "machines.id"], name="fk_g_machine"),
 )
+# Counting a fleet's GPUs reads this index only.
+Index(
+    "ix_gpus_counted",
+    gpus.c.org_id,
+    gpus.c.machine_id,
+    sqlite_where=text("gone IS 0"),
+    postgresql_where=text("gone IS false"),
+)

@@ -446,6 +446,15 @@ def upgrade() -> None:
         sa.UniqueConstraint("machine_id", "vendor", "uuid", name=op.f("uq_gpus_machine_id_vendor_uuid")),
         sa.UniqueConstraint("org_id", "machine_id", "id", name=op.f("uq_gpus_org_id_machine_id_id")),
     )
+    with op.batch_alter_table("gpus", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_gpus_counted",
+            ["org_id", "machine_id"],
+            unique=False,
+            sqlite_where=sa.text("gone IS 0"),
+            postgresql_where=sa.text("gone IS false"),
+        )
+
     op.create_table(
         "machine_liveness",
         sa.Column("machine_id", sa.String(length=36), nullable=False),

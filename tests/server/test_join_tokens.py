@@ -117,3 +117,14 @@ def test_the_sites_own_ca_is_pinned_in_the_line(world: World) -> None:
 def test_an_address_with_shell_characters_stays_one_word() -> None:
     line = install_line("https://a.example/$(id);'`x`", "corj_t", None)
     assert "'https://a.example/$(id);'\"'\"'`x`/api/v1/install.sh'" in line
+
+
+def test_a_token_is_made_from_a_workspace(world: World) -> None:
+    path = "/api/v1/orgs/acme/workspaces/private/enrollment-tokens"
+    headers = {"Idempotency-Key": "k"}
+    first = world.client("admin").post(path, json={"labels": {"pool": "h100"}}, headers=headers)
+    again = world.client("admin").post(path, json={"labels": {"pool": "h100"}}, headers=headers)
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert again.json() == {**first.json(), "token": None, "install": None}
+    assert world.client("member").post(path, json={}).status_code == 404
+    assert world.client("lead").post(path.replace("private", "research"), json={}).status_code == 403

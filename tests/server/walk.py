@@ -112,6 +112,7 @@ TABLE = [
     Line("GET", CLUSTER + "/enrollment-tokens", ORG_ADMINS, "machines:read"),
     Line("POST", CLUSTER + "/enrollment-tokens", ORG_ADMINS, "machines:write", {}),
     Line("DELETE", CLUSTER + "/enrollment-tokens/{id}", ORG_ADMINS, "machines:write"),
+    Line("POST", WS + "/enrollment-tokens", TEAM_ADMINS, "machines:write", {}),
     Line("GET", CLUSTER + "/nodes", ORG_ADMINS, "machines:read"),
     Line("GET", NODE, ORG_ADMINS, "machines:read"),
     Line("POST", NODE + "/cordon", ORG_ADMINS, "machines:write", {}),

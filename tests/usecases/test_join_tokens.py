@@ -6,13 +6,16 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import insert, select, update
 
 from corral.domain import join_tokens as rules
 from corral.domain.errors import Refusal
+from corral.store.tables.access import access_pools
 from corral.store.tables.clusters import join_tokens as table
 from corral.store.tables.clusters import tenancies
+from corral.store.tables.orgs import members, orgs, workspaces
 from corral.usecases import clusters, join_tokens
+from corral.usecases.context import new_id
 from tests.conftest import Clock
 from tests.world import World
 
@@ -115,3 +118,56 @@ def test_a_revoked_token_cannot_be_revoked_again_nor_a_foreign_one(world_on_both
     assert foreign.value.code == again.value.code == "NOT_FOUND"
     assert str(foreign.value) == str(again.value)
     assert unused(world_on_both) == []
+
+
+# --- from a workspace
+
+
+def make_in(world: World, org: str, cluster: str | None = None, pool: str = "") -> join_tokens.NewJoinToken:
+    who = "admin" if org == "acme" else "rival"
+    with world.act(who, org=org, workspace="private" if org == "acme" else "research") as ctx:
+        return join_tokens.create_for_workspace(ctx, cluster, rules.asked({"pool": pool} if pool else {}, 3600))
+
+
+def granted(world: World, workspace: str) -> set[str]:
+    with world.db.read() as tx:
+        mine = access_pools.c.workspace_id == world.ids.workspaces[workspace]
+        return {row["pool"] for row in tx.all(select(access_pools.c.pool).where(mine))}
+
+
+def test_from_a_workspace_the_labels_pool_is_granted_to_it(world_on_both: World) -> None:
+    make_in(world_on_both, "acme")
+    assert granted(world_on_both, "acme/private") == set()
+    make_in(world_on_both, "acme", pool="h100")
+    make_in(world_on_both, "acme", "default", pool="a100")
+    make_in(world_on_both, "acme", pool="h100")
+    assert granted(world_on_both, "acme/private") == {"h100", "a100"}
+
+
+def test_what_a_workspace_may_use_already_is_not_granted_again(world_on_both: World) -> None:
+    make_in(world_on_both, "rival", pool="h100")
+    assert granted(world_on_both, "rival/research") == {"*"}
+
+
+def test_from_a_workspace_an_organisation_without_a_cluster_begins_to_use_the_hosted_one(world_on_both: World) -> None:
+    with world_on_both.db.write() as tx:
+        id = world_on_both.ids.orgs["fresh"] = new_id(tx.now)
+        tx.run(insert(orgs).values(id=id, slug="fresh", name="Fresh", created_at=tx.now))
+        tx.run(
+            insert(members).values(org_id=id, user_id=world_on_both.ids.users["rival"], role="owner", joined_at=tx.now)
+        )
+        workspace = world_on_both.ids.workspaces["fresh/research"] = new_id(tx.now)
+        tx.run(insert(workspaces).values(id=workspace, org_id=id, slug="research", name="R", created_at=tx.now))
+    make_in(world_on_both, "fresh", pool="h100")
+    assert granted(world_on_both, "fresh/research") == {"h100"}
+    with world_on_both.act("rival", org="fresh") as ctx:
+        assert [cluster.slug for cluster in clusters.listed(ctx, None, 9)] == ["default"]
+
+
+def test_with_several_clusters_one_must_be_named(world_on_both: World) -> None:
+    with world_on_both.act("operator", org="acme") as ctx:
+        clusters.create_dedicated(ctx, "big", "Big")
+    with pytest.raises(Refusal) as refusal:
+        make_in(world_on_both, "acme")
+    assert refusal.value.code == "CLUSTER_REQUIRED"
+    make_in(world_on_both, "acme", "big")

@@ -126,6 +126,7 @@ ROUTES: Mapping[tuple[str, str], Rule] = {
     ("GET", _CLUSTER + "/enrollment-tokens"): Rule(_ADMINS, "machines:read"),
     ("POST", _CLUSTER + "/enrollment-tokens"): Rule(_ADMINS, "machines:write"),
     ("DELETE", _CLUSTER + "/enrollment-tokens/{id}"): Rule(_ADMINS, "machines:write"),
+    ("POST", _WS + "/enrollment-tokens"): Rule(_ADMINS, "machines:write"),
     # machines
     ("GET", _CLUSTER + "/nodes"): Rule(_ADMINS, "machines:read"),
     ("GET", _NODE): Rule(_ADMINS, "machines:read"),

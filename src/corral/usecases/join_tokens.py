@@ -9,14 +9,16 @@ from datetime import datetime
 
 from corral.domain import clusters as cluster_rules
 from corral.domain import secrets
-from corral.domain.errors import not_found
+from corral.domain.access import may_use
+from corral.domain.errors import Refusal, not_found
 from corral.domain.events import Subject
 from corral.domain.join_tokens import Asked
+from corral.store import access as access_rows
 from corral.store import clusters as cluster_rows
 from corral.store import join_tokens as rows
 from corral.store import machines as machine_rows
 from corral.store.transaction import Row
-from corral.usecases import clusters
+from corral.usecases import access, clusters
 from corral.usecases.context import Context
 
 
@@ -61,6 +63,31 @@ def create(ctx: Context, cluster: str, asked: Asked) -> NewJoinToken:
         "cluster.token.created", _subject(ctx, row["cluster_id"]), token=secret.public_id, labels=dict(made.labels)
     )
     return made
+
+
+def create_for_workspace(ctx: Context, cluster: str | None, asked: Asked) -> NewJoinToken:
+    """Make a token from a workspace, and grant the workspace the label's pool.
+
+    An organisation without a cluster begins to use the hosted one. Errors: `NOT_FOUND`,
+    `LIMIT_REACHED`; `CLUSTER_REQUIRED` when there are several clusters and none is named.
+    """
+    cluster_rows.lock_org(ctx.tx, ctx.scope)
+    slug = cluster if cluster is not None else _only_cluster(ctx)
+    made = create(ctx, slug, asked)
+    pool, cluster_id = asked.labels.get("pool", ""), clusters.find(ctx, slug)["cluster_id"]
+    granted = access_rows.pools(ctx.tx, ctx.scope, ctx.workspace.id).get(cluster_id, ())
+    if pool and not may_use(granted, pool):
+        access.grant_pool(ctx, ctx.workspace.id, cluster_id, pool)
+    return made
+
+
+def _only_cluster(ctx: Context) -> str:
+    found = cluster_rows.listed(ctx.tx, ctx.scope, None, 2)
+    if len(found) > 1:
+        raise Refusal(
+            "CLUSTER_REQUIRED", "The organisation uses several clusters: name one in 'cluster'.", field="cluster"
+        )
+    return str(found[0]["slug"]) if found else clusters.use_hosted(ctx).slug
 
 
 def listed(ctx: Context, cluster: str, after: str | None, limit: int) -> Sequence[JoinToken]:

@@ -13,7 +13,6 @@ from corral.domain import join_tokens as rules
 from corral.server.door import AtDoor, Page, page_token
 from corral.server.install_line import install_line
 from corral.usecases import join_tokens as use
-from corral.usecases.context import Context
 
 router = APIRouter()
 
@@ -29,6 +28,12 @@ class TokenBody(BaseModel):
     # Values of any type: what is wrong with them is told by codes of their own.
     labels: Annotated[dict[str, Any], Field(json_schema_extra=_LABELS)] = {}
     ttl_seconds: Annotated[Any, Field(json_schema_extra=_TTL)] = rules.DEFAULT_TTL_S
+
+
+class WorkspaceTokenBody(TokenBody):
+    """`cluster` may be left out when the organisation uses one, or none yet."""
+
+    cluster: str | None = None
 
 
 class NewToken(BaseModel):
@@ -61,17 +66,15 @@ class Tokens(BaseModel):
 def create_token(org: str, cluster: str, body: TokenBody, door: AtDoor, request: Request) -> JSONResponse:
     """Make a join token: one machine joins with it. `install` is the line to run on the machine as root."""
     asked = rules.asked(body.labels, body.ttl_seconds)
-    checked = TokenBody(labels=dict(asked.labels), ttl_seconds=int(asked.ttl.total_seconds()))
-    state = request.app.state
+    return door.create(_checked(asked), lambda ctx: _view(use.create(ctx, cluster, asked), request))
 
-    def make(ctx: Context) -> NewToken:
-        made = use.create(ctx, cluster, asked)
-        line = install_line(public_url(state), made.token, getattr(state, "ca_pem", None))
-        return NewToken(
-            id=made.id, token=made.token, labels=dict(made.labels), expires_at=made.expires_at, install=line
-        )
 
-    return door.create(checked, make)
+@router.post("/api/v1/orgs/{org}/workspaces/{ws}/enrollment-tokens", status_code=201, response_model=NewToken)
+def create_workspace_token(org: str, ws: str, body: WorkspaceTokenBody, door: AtDoor, request: Request) -> JSONResponse:
+    """Add a machine from a workspace: it is granted the label's pool. The hosted cluster is used if there is none."""
+    asked = rules.asked(body.labels, body.ttl_seconds)
+    checked = WorkspaceTokenBody(**vars(_checked(asked)), cluster=body.cluster)
+    return door.create(checked, lambda ctx: _view(use.create_for_workspace(ctx, body.cluster, asked), request))
 
 
 @router.get("/api/v1/orgs/{org}/clusters/{cluster}/enrollment-tokens")
@@ -89,6 +92,17 @@ def revoke_token(org: str, cluster: str, id: str, door: AtDoor) -> Response:
     with door.write() as ctx:
         use.revoke(ctx, cluster, id)
     return Response(status_code=204)
+
+
+def _checked(asked: rules.Asked) -> TokenBody:
+    """Return the body as it is compared when its `Idempotency-Key` comes again."""
+    return TokenBody(labels=dict(asked.labels), ttl_seconds=int(asked.ttl.total_seconds()))
+
+
+def _view(made: use.NewJoinToken, request: Request) -> NewToken:
+    state = request.app.state
+    line = install_line(public_url(state), made.token, getattr(state, "ca_pem", None))
+    return NewToken(id=made.id, token=made.token, labels=dict(made.labels), expires_at=made.expires_at, install=line)
 
 
 def public_url(state: Any) -> str:

@@ -79,6 +79,8 @@ def use(ctx: Context, secret: Secret, person: Person) -> Row:
         raise unknown()
     if row["org_id"] is not None and org_rows.lock(ctx.tx, Scope(row["org_id"])) is None:
         raise _expired("Its organisation was removed.")
+    if row["user_id"] is not None:
+        user_rows.lock(ctx.tx, row["user_id"])  # before the link, as whoever changes a password does
     if not rows.use(ctx.tx, secret.hash):
         _live(ctx, secret)
         raise unknown()

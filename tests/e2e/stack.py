@@ -23,9 +23,9 @@ from typing import Any
 from corral.client import config
 from corral.client import ssh as openssh
 from corral.client.api import Corral
+from corral.client.compute_models import ComputeDetails
 from corral.client.errors import CorralError
 from corral.client.login import parse_link, site_of, use_link
-from corral.client.models import ComputeDetails
 from tests.live_server import eventually
 from tests.podman import BUSYBOX, Key, make_key
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from corral.cli.journal_commands import moment
 from corral.cli.output import Column, age, column, details, note, safe, say, shown, state_style, table
-from corral.client.models import ComputeDetails
+from corral.client.compute_models import ComputeDetails
 
 
 def _state(row: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from corral.client import ssh as openssh
 from corral.client.errors import CorralError
 
 if TYPE_CHECKING:
-    from corral.client.models import Connection
+    from corral.client.compute_models import Connection
 
 SSH_FAILED = 255
 """ssh's own exit code when it is ssh that failed, not the command."""

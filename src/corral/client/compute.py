@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from corral.client.compute_models import AttachedKey, ComputeDetails, Connection, Log, Termination
 from corral.client.decode import decode
 from corral.client.errors import CorralError
-from corral.client.models import AttachedKey, ComputeDetails, Connection, Log, Termination
 from corral.client.transport import Transport, quoted
 
 POLL_S = 0.5

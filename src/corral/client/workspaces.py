@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from corral.client.compute import ComputeCluster, creation
+from corral.client.compute_models import ComputeInfo, Explanation
 from corral.client.decode import decode
-from corral.client.models import Access, AllocatedMachine, ComputeInfo, Explanation, WorkspaceInfo, WorkspaceMember
+from corral.client.models import Access, AllocatedMachine, WorkspaceInfo, WorkspaceMember
 from corral.client.transport import Transport, quoted
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from typing import Any
 
 import uvicorn
@@ -30,7 +31,11 @@ def uvicorn_config(app: ASGIApp, **given: Any) -> uvicorn.Config:
         "lifespan": "on",
         **given,
     }
-    return uvicorn.Config(app, **options)
+    config = uvicorn.Config(app, **options)
+    complaints = logging.getLogger("uvicorn.error")
+    if not any(isinstance(known, NotAFault) for known in complaints.filters):
+        complaints.addFilter(NotAFault())
+    return config
 
 
 def tune_collector() -> None:
@@ -38,3 +43,10 @@ def tune_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 1_000)
+
+
+class NotAFault(logging.Filter):
+    """Drops uvicorn's complaint about a WebSocket that was answered with a plain HTTP error: that is an answer too."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.msg != "ASGI callable returned without completing handshake."

@@ -13,9 +13,9 @@ from corral.domain.events import Subject
 from corral.domain.ids import shown
 from corral.domain.permissions import may_terminate
 from corral.domain.workloads import ENDED, Kind, State
-from corral.store import allocations, connections, fleet, journal, ssh_keys, workloads
+from corral.store import allocations, connections, fleet, journal, workloads
 from corral.store.transaction import Row, Wake
-from corral.usecases import workload_life
+from corral.usecases import ssh_keys, workload_life
 from corral.usecases.context import Context
 from corral.usecases.workload_life import Life
 
@@ -244,15 +244,7 @@ def _life(ctx: Context, row: Row) -> Life:
 def own_keys(ctx: Context, named: Sequence[str]) -> list[str]:
     """Return the ids of the caller's own keys of these names, ids or fingerprints. Errors: `INVALID_REQUEST`."""
     rules.check_keys("ssh_keys", named)
-    found = ssh_keys.find(ctx.tx, ctx.user.id, named) if named else ()
-    for name in named:
-        if not any(name in (row["name"], row["id"], row["fingerprint"]) for row in found):
-            raise Refusal(
-                "INVALID_REQUEST",
-                f"ssh_keys: you have no SSH key {shown(name)}. Add it with `corral ssh-key add`.",
-                field="ssh_keys",
-            )
-    return [row["id"] for row in found]
+    return ssh_keys.resolve(ctx, named)
 
 
 def keys(ctx: Context, name: str) -> Sequence[Row]:

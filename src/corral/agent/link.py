@@ -62,7 +62,8 @@ class Pace:
     """Least wait after another session took this machine's place; longer each time."""
     spread_s: float = 10.0
     """Over so long those spread who were all told to come back after the same time."""
-    open_timeout_s: float = 20.0
+    open_timeout_s: float = 60.0
+    """Long: a site whose whole fleet comes back at once answers late, and who gives up only adds to that."""
     welcome_timeout_s: float = 20.0
     silence_s: float = 35.0
     """Reports without any answer for so long: the connection is dead."""

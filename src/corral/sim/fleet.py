@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import resource
 import time
@@ -33,6 +34,8 @@ from corral.sim.machine import Hardware, Identity, SimMachine
 TokenSource = Callable[[int], str]
 LATENCIES_KEPT = 100_000
 JOIN_TRIES = 8
+STARTS_A_SECOND = 200
+"""Machines that start to connect: a thousand are not switched on in one instant."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +135,13 @@ class Fleet:
 
     def _connect(self, numbers: Sequence[int]) -> None:
         loop = asyncio.get_running_loop()
-        for number in numbers:
+        for place, number in enumerate(numbers):
             if number not in self._tasks:
-                self._tasks[number] = loop.create_task(self._machines[number].run())
+                self._tasks[number] = loop.create_task(self._run(number, place / STARTS_A_SECOND))
+
+    async def _run(self, number: int, after_s: float) -> str:
+        await asyncio.sleep(after_s)
+        return await self._machines[number].run()
 
     async def _cut(self, numbers: Sequence[int]) -> None:
         tasks = [self._tasks.pop(number) for number in numbers if number in self._tasks]
@@ -219,7 +226,9 @@ async def run_fleet(
 
 
 def tune() -> None:
-    """Fit this process for many sockets: all the file descriptors it may have, and fewer collector runs."""
+    """Fit this process for many machines: all the sockets it may have, fewer collector runs, one voice."""
+    # What each of a thousand links would say of a reconnect storm is in the figures.
+    logging.getLogger("corral.agent").setLevel(logging.ERROR)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     gc.collect()

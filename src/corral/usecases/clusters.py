@@ -91,7 +91,8 @@ def rename(ctx: Context, slug: str, name: str) -> Cluster:
 
 def find(ctx: Context, slug: str) -> Row:
     """Return the tenancy's row of a cluster that the organisation uses. Errors: `NOT_FOUND`."""
-    row = rows.tenancy_by_slug(ctx.tx, ctx.scope, slug)
+    # Nothing has a name that no short name can be, and a database would stumble over some (NUL, half a surrogate pair).
+    row = rows.tenancy_by_slug(ctx.tx, ctx.scope, slug) if ids.SLUG.fullmatch(slug) else None
     if row is None:
         raise not_found()
     return row

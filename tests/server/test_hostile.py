@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from corral.usecases.attempts import Attempts
 from tests.server.walk import CALLERS, STREAMS, TABLE, Line, Walk, walking
 
 WRITING = [line for line in TABLE if line.method in ("POST", "PUT", "PATCH", "DELETE")]
@@ -153,6 +154,24 @@ def test_whatever_is_sent_as_a_token_is_401(walk: Walk, token: str) -> None:
         answer = walk.world.client().get("/api/v1/me", headers=headers)
         assert answer.status_code == 401
         assert _checked(401, answer.content, token)["code"] == "UNAUTHENTICATED"
+
+
+@pytest.mark.parametrize("text", [*HOSTILE_NAMES, "\\ud800" * 12, "\\u0000" * 12, "\\ud800"])
+def test_no_login_or_password_is_too_much(walk: Walk, text: str) -> None:
+    written = text if text.startswith("\\u") else json.dumps(text)[1:-1]
+    nobody = walk.world.client()
+    walk.world.app.state.attempts = Attempts()
+    for content in (
+        f'{{"login": "{written}", "password": "wrong password"}}',
+        f'{{"login": "member", "password": "{written}"}}',
+        f'{{"link": "{written}", "login": "ada", "password": "{written}"}}',
+        f'{{"link": "{walk.link}", "login": "ada", "password": "{written}", "name": "Ada"}}',
+        f'{{"link": "{walk.link}", "login": "{written}", "password": "wrong password"}}',
+        f'{{"link": "{walk.link}", "login": "ada", "name": "{written}"}}',
+    ):
+        path = "/api/v1/login/link" if "link" in content else "/api/v1/login"
+        answer = nobody.post(path, content=content.encode(), headers={"content-type": "application/json"})
+        _checked(answer.status_code, answer.content, content)
 
 
 def _operation(walk: Walk, line: Line) -> dict[str, Any]:

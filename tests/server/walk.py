@@ -180,8 +180,10 @@ class Walk:
         with world.act("operator", "rival") as ctx:
             clusters.create_dedicated(ctx, "rivals-own", "Rival's own")
         with world.act("owner", "acme") as ctx:
+            invitation = orgs.invite(ctx, Role.MEMBER, None, None)
+            self.link = invitation.text
             self.ids = {
-                "invitations": orgs.invite(ctx, Role.MEMBER, None, None).id,
+                "invitations": invitation.id,
                 "enrollment-tokens": join_tokens.create(ctx, "default", join_token_rules.asked({}, 3600)).id,
             }
         self.own_tokens = {}

@@ -76,8 +76,11 @@ def new_password(text: str) -> str:
 
 
 def typed_password(text: str) -> str:
-    """Return a typed password in the form that is hashed: keyboards write one accent in two ways."""
-    return unicodedata.normalize("NFC", text[:PASSWORD_MAX])
+    """Return a typed password in the form that is hashed: keyboards write one accent in two ways.
+
+    Half a surrogate pair, which no keyboard writes and no hash takes, becomes a question mark.
+    """
+    return unicodedata.normalize("NFC", text[:PASSWORD_MAX]).encode(errors="replace").decode()
 
 
 def token_scopes(asked: Sequence[str], held: Collection[str]) -> tuple[str, ...]:

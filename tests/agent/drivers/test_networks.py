@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -162,3 +163,37 @@ def test_the_allocation_is_the_only_thing_a_network_needs_to_be_released(podman_
     Networks(tmp_path, "m", "10.214.8.0/24").release("x")
     assert not place.netns.exists()
     assert not list((tmp_path / "networks").iterdir())
+
+
+FIREWALL = """
+table ip filter {
+  chain FORWARD { type filter hook forward priority filter; policy drop; ip saddr 1.2.3.4 accept; }
+}
+"""
+ATTACH_AND_RELEASE = """
+import subprocess, sys
+from pathlib import Path
+from corral.agent.drivers.networks import Networks
+show = lambda: print(subprocess.run(["nft", "list", "ruleset"], capture_output=True, text=True).stdout, "-" * 9)
+networks = Networks(Path(sys.argv[1]), "m", "10.214.8.0/24")
+networks.attach("x", "o", "w"); networks.attach("y", "o", "w"); show()
+networks.release("x"); networks.release("y"); show()
+"""
+
+
+def test_a_host_firewall_that_forwards_nothing_lets_containers_out_and_is_left_as_it_was(
+    podman_folder: Path, tmp_path: Path
+) -> None:
+    """In a network namespace that stands for a host with Docker or ufw."""
+    subprocess.run(["ip", "netns", "add", "corral-test-host"], check=True)
+    inside = ["ip", "netns", "exec", "corral-test-host"]
+    try:
+        subprocess.run([*inside, "nft", "-f", "-"], input=FIREWALL, text=True, check=True)
+        argv = [*inside, sys.executable, "-c", ATTACH_AND_RELEASE, str(tmp_path)]
+        with_bridge, after, _ = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split("-" * 9)
+        forward = with_bridge.partition("table ip filter")[2].partition("table inet")[0]
+        assert forward.count("accept") == 3
+        assert "corral" not in after
+        assert "1.2.3.4" in after
+    finally:
+        subprocess.run(["ip", "netns", "del", "corral-test-host"], check=True)

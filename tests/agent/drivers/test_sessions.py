@@ -167,5 +167,5 @@ def test_a_new_agent_ends_what_a_dead_agents_connections_left(
     second = box.driver()
     podman.start(second, want)
     with podman.ssh(second, want.id, key, podman_folder) as connection:
-        assert running(connection, "sleep 1006") == []
+        assert wait_for(lambda: running(connection, "sleep 1006") == [], 10)
     second.remove(want.id)

@@ -25,6 +25,7 @@ from corral.agent.drivers.host import make_folder, read_text, run, write_atomic
 
 NETNS_DIR = Path("/run/netns")
 BRIDGES = "corral-*"
+HOST_FORWARD = "ip filter FORWARD"
 HOST_LOCK = Path("/run/corral-networks.lock")
 """Agents on one host choose their subnets one after the other."""
 
@@ -152,6 +153,7 @@ class Networks:
     def _apply_rules(self, bridge: str, subnet: ipaddress.IPv4Network) -> None:
         table = bridge.replace("-", "_")
         run(["nft", "-f", "-"], stdin=_RULES.format(table=table, bridge=bridge, subnet=subnet, bridges=BRIDGES))
+        _admit(bridge)
         forwarding = Path("/proc/sys/net/ipv4/ip_forward")
         if forwarding.read_text().strip() != "1":
             # Where the host forbids it, containers have no way out; everything else works.
@@ -182,6 +184,7 @@ class Networks:
 
     def _remove(self, bridge: str) -> None:
         _drop_link(bridge)
+        _admit_no_more(bridge)
         table = bridge.replace("-", "_")
         run(["nft", "-f", "-"], stdin=f"add table inet {table}\ndelete table inet {table}\n")
         (self._folder / f"{bridge}.json").unlink(missing_ok=True)
@@ -192,6 +195,34 @@ def _host_lock() -> Iterator[None]:
     with HOST_LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _admit(bridge: str) -> None:
+    """Let the bridge's packets pass a host firewall that forwards nothing by itself, as Docker and ufw set it up.
+
+    Our own table cannot: a packet must pass all tables. What may pass at all is decided there.
+    """
+    chain = _host_forward_chain()
+    if "policy drop" not in chain or f'"{bridge}"' in chain:
+        return
+    rules = (f'iifname "{bridge}" accept', f'oifname "{bridge}" ct state established,related accept')
+    run(["nft", "-f", "-"], stdin="".join(f"insert rule {HOST_FORWARD} {rule}\n" for rule in rules))
+
+
+def _admit_no_more(bridge: str) -> None:
+    lines = [line for line in _host_forward_chain().splitlines() if f'"{bridge}"' in line]
+    handles = [line.rpartition("# handle ")[2] for line in lines]
+    run(["nft", "-f", "-"], stdin="".join(f"delete rule {HOST_FORWARD} handle {handle}\n" for handle in handles))
+
+
+def _host_forward_chain() -> str:
+    """Return the rules of iptables' own FORWARD chain with their handles, "" where the host has none."""
+    try:
+        return run(["nft", "-a", "list", "chain", *HOST_FORWARD.split()])
+    except DriverError as error:
+        if "No such file" in error.message:
+            return ""
+        raise
 
 
 def _make_bridge(bridge: str, subnet: ipaddress.IPv4Network) -> None:

@@ -272,9 +272,8 @@ class PodmanDriver:
             self._remove_container(want.id)
             raise
         self._write_keys(want, container)
-        members = lambda: self._cgroups.processes(container.pid)  # noqa: E731
-        self._sessions.check(container.id, members)
-        self._sessions.sweep(members)
+        # The end of this first connection also ends what those of an agent that died left running.
+        self._sessions.check(container.id, lambda: self._cgroups.processes(container.pid))
         self._remember(want.id, started=True)
         host_key = sshd.SshFolder(self._storage.folder(want.id)).host_key()
         progress(Step.VERIFYING, f"sshd answers; GPUs inside: {', '.join(gpus) or 'none'}")

@@ -88,7 +88,7 @@ class Sessions:
             raise DriverError("sshd in the container does not answer", retry=True)
 
     def sweep(self, members: Members) -> None:
-        """End what earlier connections left in a container, also those of an agent that died."""
+        """End what connections that are over left in a container, also those of an agent that died."""
         with self._lock:
             live = set(self._live)
         end_leftovers(members, live)

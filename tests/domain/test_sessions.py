@@ -55,8 +55,8 @@ def _want(*, stop: bool) -> Desired:
     return Desired("x", 1, stop, "compute_cluster", "o", "w", "l", "n", "i", (), Resources())
 
 
-def test_of_two_copies_each_is_told_only_to_stop_or_about_what_itself_runs() -> None:
-    assert may_be_told(_want(stop=False), cloned=False, running_here=())
-    assert not may_be_told(_want(stop=False), cloned=True, running_here=())
-    assert may_be_told(_want(stop=False), cloned=True, running_here={"x"})
-    assert may_be_told(_want(stop=True), cloned=True, running_here=())
+def test_in_quarantine_a_machine_is_told_only_to_stop_or_about_what_itself_runs() -> None:
+    assert may_be_told(_want(stop=False), quarantined=False, running_here=())
+    assert not may_be_told(_want(stop=False), quarantined=True, running_here=())
+    assert may_be_told(_want(stop=False), quarantined=True, running_here={"x"})
+    assert may_be_told(_want(stop=True), quarantined=True, running_here=())

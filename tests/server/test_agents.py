@@ -68,10 +68,14 @@ def test_a_removed_machine_gets_410_before_the_upgrade(site: Site, machine: Enro
     assert refused(site, machine.key) == (410, "MACHINE_REMOVED")
 
 
-def test_hello_is_answered_by_welcome_then_by_what_should_run(site: Site, machine: Enrolled) -> None:
+def test_hello_is_answered_by_welcome_and_the_first_report_by_what_should_run(site: Site, machine: Enrolled) -> None:
     with scripted.session(site, machine) as speaker:
         assert (speaker.welcome.machine, speaker.welcome.name, speaker.welcome.epoch) == (machine.ref.id, "m1", 1)
         assert speaker.welcome.report_every_s == site.config.report_every_s
+        with site.db.write() as tx:
+            tx.wake(Wake.DESIRED, machine.ref.id)
+        speaker.report()
+        assert speaker.inbox == []  # nothing was told before the report
         assert speaker.next(wire.Desired).allocations == ()
 
 
@@ -178,6 +182,7 @@ def test_a_stream_is_asked_for_on_the_session_and_a_no_comes_back(site: Site, ma
 
 def test_what_should_run_is_pushed_when_it_changes(site: Site, machine: Enrolled) -> None:
     with scripted.session(site, machine) as speaker:
+        speaker.report()
         speaker.next(wire.Desired)
         with site.db.write() as tx:
             tx.wake(Wake.DESIRED, machine.ref.id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import select
 
 from corral.domain import secrets
 from corral.domain.errors import Refusal
@@ -10,6 +11,9 @@ from corral.store import journal
 from corral.store import site as rows
 from corral.store.engine import Database
 from corral.store.journal import Filter
+from corral.store.tables.clusters import join_tokens
+from corral.store.tables.machines import machines
+from corral.store.tables.users import api_tokens, links
 from corral.usecases import site
 from tests.world import World
 
@@ -60,3 +64,26 @@ def test_an_operators_lost_password_is_mended_on_the_sites_own_machine(world: Wo
         for nobody in ("owner", "absent"):
             with pytest.raises(Refusal):
                 site.operator_link(tx, nobody)
+
+
+def test_a_restored_site_is_another_incarnation_whose_secrets_are_dead_and_whose_machines_wait(
+    world_on_both: World,
+) -> None:
+    world = world_on_both
+    world.add_machine("gpu-1")
+    with world.db.write() as tx:
+        before = rows.get(tx)
+        assert site.restored(tx) == ["operator"]
+    with world.db.read() as tx:
+        after = rows.get(tx)
+        assert before is not None and after is not None and after["incarnation"] != before["incarnation"]
+        assert tx.all(select(api_tokens).where(api_tokens.c.revoked_at.is_(None))) == []
+        assert tx.all(select(links).where(links.c.revoked_at.is_(None), links.c.used_at.is_(None))) == []
+        assert (
+            tx.all(select(join_tokens).where(join_tokens.c.revoked_at.is_(None), join_tokens.c.used_at.is_(None))) == []
+        )
+        kept = {row["quarantine"] for row in tx.all(select(machines.c.quarantine))}
+        newest = journal.newest_first(tx, None, Filter("audit"), before=None, limit=1)
+    assert kept == {"unknown_work"}
+    assert newest[0]["type"] == "site.restored"
+    assert world.client("owner").get("/api/v1/me").status_code == 401

@@ -167,6 +167,33 @@ def operator_link(login: str, database: str | None, state_dir: Path | None) -> N
 
 
 @site.command()
+@_config_options
+def restored(database: str | None, state_dir: Path | None) -> None:
+    """Say that a back-up was put back in the database's place. Run it before the site is started again.
+
+    Machines then get new work only once they have reported, so that what was placed after the back-up is adopted
+    and nothing is placed twice. All API tokens, links and unused join tokens are revoked: people log in again.
+    """
+    from corral.domain.errors import Refusal
+    from corral.server.serve import open_unserved
+    from corral.server.setup_error import SetupError
+    from corral.usecases import site as use
+
+    try:
+        with open_unserved(_config(database, state_dir)) as db, db.write() as tx:
+            operators = list(use.restored(tx))
+    except (SetupError, Refusal) as error:
+        raise click.ClickException(str(error.message)) from error
+
+    def draw() -> None:
+        say("Noted. Start the site; then an operator logs in with a link of:")
+        for login in operators:
+            say(f"  corral site operator-link {login}")
+
+    emit({"operators": operators}, draw)
+
+
+@site.command()
 def openapi() -> None:
     """Print the API's OpenAPI document, the same for the same release."""
     from corral.server.document import document

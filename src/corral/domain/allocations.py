@@ -91,6 +91,8 @@ class Held:
     """The workload was never Active."""
     ever_seen: bool
     gpus: Sequence[str] = ()
+    behind: bool = False
+    """This site's database is older than what the machine knows: a back-up was put back."""
 
 
 class Verdict(str, Enum):
@@ -113,7 +115,7 @@ class Judgement:
 def judge(held: Held, report: Report | None) -> Judgement:
     """Compare an allocation with what its machine says of it (None: nothing)."""
     if report is None:
-        return _differs(held, "nothing of it on the machine") if held.ever_seen else Judgement(Verdict.CONVERGING)
+        return _nothing(held)
     if report.state is Seen.FAILED:
         return Judgement(Verdict.ENDED if held.stop_asked else Verdict.FAILED)
     if report.state is Seen.GONE:
@@ -125,6 +127,13 @@ def judge(held: Held, report: Report | None) -> Judgement:
     if held.provisioning and report.state is not Seen.STOPPING:
         return Judgement(Verdict.CONVERGING)
     return _differs(held, f"{report.state.value}: {report.message}" if report.message else report.state.value)
+
+
+def _nothing(held: Held) -> Judgement:
+    """The machine does not know it: not told yet; or, where the database is behind, it ended and was forgotten."""
+    if not held.ever_seen:
+        return Judgement(Verdict.CONVERGING)
+    return Judgement(Verdict.ENDED) if held.behind else _differs(held, "nothing of it on the machine")
 
 
 def _gone(held: Held, report: Report) -> Judgement:

@@ -52,8 +52,6 @@ class Opened:
     epoch: int
     incarnation: str
     """The site's."""
-    cloned: bool = False
-    """Two copies of this machine report: see `may_be_told`."""
 
     @property
     def machine(self) -> MachineRef:
@@ -69,10 +67,11 @@ def is_clone(recent: Sequence[str], instance: str) -> bool:
     return bool(recent) and recent[-1] != instance and instance in recent
 
 
-def may_be_told(want: allocations.Desired, cloned: bool, running_here: Collection[str]) -> bool:
+def may_be_told(want: allocations.Desired, quarantined: bool, running_here: Collection[str]) -> bool:
     """Return whether a session is told to converge to `want`.
 
-    Of two copies each is told only to stop, or about what itself has running: else the copy
-    would start a second time what runs on the other.
+    In quarantine each is told only to stop, or about what itself has running: else a copied machine
+    would start a second time what runs on the other, and one that runs what this site does not know
+    would start something beside it on the same GPUs.
     """
-    return not cloned or want.stop or want.id in running_here
+    return not quarantined or want.stop or want.id in running_here

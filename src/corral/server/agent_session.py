@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from corral.domain.errors import Refusal
 from corral.domain.sessions import Opened
 from corral.protocol import messages as wire
 from corral.server import agent_codec as codec
+from corral.store.transaction import Tx
 from corral.usecases import reports, sessions
 
 if TYPE_CHECKING:
@@ -103,7 +105,8 @@ class Session:
         self._repeats: int | None = None
         """Fingerprint of the report that was taken in last."""
         self._outcome = reports.Processed(Outcome(), need_inventory=False)
-        self._running: frozenset[str] = frozenset()
+        self._running: frozenset[str] | None = None
+        """What its newest report that was taken in says is running; None before the first."""
         self._waiting: wire.Report | None = None
         self._worker: asyncio.Task[None] | None = None
         self._pusher: asyncio.Task[None] | None = None
@@ -134,7 +137,9 @@ class Session:
         self._repeats = None
 
     def push(self) -> None:
-        """Send what should run, soon; asks that come meanwhile are one."""
+        """Send what should run, soon; asks that come meanwhile are one. Nothing before the first report."""
+        if self._running is None:
+            return
         self._push_again = True
         if self._pusher is None:
             self._pusher = asyncio.ensure_future(self._push())
@@ -225,9 +230,8 @@ class Session:
         if self._news is news:
             self._repeats = codec.fingerprint(said)
         await self._ack(said.seq, done.outcome.describe)
-        running = codec.running_in(said)
-        if self.opened.cloned and running != self._running:
-            self._running = running
+        before, self._running = self._running, codec.running_in(said)
+        if before is None or (done.quarantined and before != self._running):
             self.push()
 
     async def _ack(self, seq: int, describe: object = ()) -> None:
@@ -240,11 +244,14 @@ class Session:
         await self._hub.act(self.opened, lambda tx: reports.described(tx, self.opened, works))
         self.hear_again()
 
+    def _told(self, tx: Tx) -> Sequence[Desired]:
+        return sessions.told(tx, self.opened, self._running or ())
+
     async def _push(self) -> None:
         try:
             while self._push_again:
                 self._push_again = False
-                works = await self._hub.ask(lambda tx: sessions.told(tx, self.opened, self._running))
+                works = await self._hub.ask(self._told)
                 await self.send("desired", codec.desired(works))
         except (RuntimeError, WebSocketDisconnect):
             pass  # it left; its next session is told all of it again

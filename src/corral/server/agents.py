@@ -35,7 +35,7 @@ log = get_logger()
 T = TypeVar("T")
 
 READERS = 4
-MAX_WAITING = 400
+MAX_WAITING = 1_000
 """Newcomers, or acts of machines, that wait; beyond it more newcomers are told to come again."""
 COME_AGAIN_S = (5, 30)
 HELLO_WITHIN_S = 10.0
@@ -224,7 +224,6 @@ class Hub:
                 _chance.uniform(0, self._config.spread_s),
             ),
         )
-        session.push()
 
     # ---- what commits change
 

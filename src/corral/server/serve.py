@@ -93,6 +93,17 @@ def open_site(config: Config) -> Iterator[Listening]:
             db.close()
 
 
+@contextlib.contextmanager
+def open_unserved(config: Config) -> Iterator[Database]:
+    """Open the database of a site that no control plane serves now. Errors: `SetupError`."""
+    db = open_database(config)
+    try:
+        _first_rows(db)
+        yield db
+    finally:
+        db.close()
+
+
 def open_database(config: Config) -> Database:
     """Open and, on SQLite, migrate. Errors: `SetupError` (not reachable, not migrated, or of a newer release)."""
     db = Database(config.database)

@@ -66,6 +66,12 @@ def revoke_unused(tx: Tx, scope: Scope, cluster_id: str) -> None:
     tx.run(update(join_tokens).where(*_waiting(tx, scope, cluster_id)).values(revoked_at=tx.now))
 
 
+def revoke_all_unused(tx: Tx) -> None:
+    """Revoke every token of the site that may still be used."""
+    unused = (join_tokens.c.used_at.is_(None), join_tokens.c.revoked_at.is_(None))
+    tx.run(update(join_tokens).where(*unused).values(revoked_at=tx.now))
+
+
 def bind(tx: Tx, id: str, key_hash: bytes, machine_id: str) -> bool:
     """Bind an unused, unrevoked, unexpired token to the machine that holds this key; return whether it was.
 

@@ -50,6 +50,11 @@ def revoke_of_org(tx: Tx, scope: Scope) -> None:
     tx.run(update(links).where(links.c.org_id == scope.org, _live(tx)).values(revoked_at=tx.now))
 
 
+def revoke_all(tx: Tx) -> None:
+    """Revoke every live link of the site."""
+    tx.run(update(links).where(_live(tx)).values(revoked_at=tx.now))
+
+
 def revoke_operator_links(tx: Tx) -> None:
     """Revoke live links that make the operator."""
     tx.run(update(links).where(links.c.purpose == OPERATOR, _live(tx)).values(revoked_at=tx.now))

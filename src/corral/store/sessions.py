@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import String, bindparam, delete, insert, select, text, update
+from sqlalchemy import String, and_, bindparam, delete, insert, select, text, update
 
 from corral.domain.machines import MachineRef, MachineState
 from corral.domain.sessions import Hello
@@ -123,6 +123,12 @@ def locked(tx: Tx, machine: MachineRef) -> Row | None:
 def standing(tx: Tx, machine: MachineRef) -> Row | None:
     """Return whether a machine is removed or in quarantine."""
     return tx.conn.execute(_STANDING, {"machine": machine.id, "org": machine.org_id}).mappings().first()
+
+
+def quarantine_all(tx: Tx, kind: str, reason: str) -> None:
+    """Keep new work off every machine of the site that is not in quarantine already."""
+    open = and_(machines.c.removed_at.is_(None), machines.c.quarantine.is_(None))
+    tx.run(update(machines).where(open).values(quarantine=kind, quarantine_reason=reason))
 
 
 def flush(tx: Tx, seen: Mapping[str, datetime]) -> None:

@@ -93,6 +93,16 @@ def revoke_logins(tx: Tx, user_id: str, keep: int = 0, but: str = "") -> int:
     return tx.run(query.values(revoked_at=tx.now))
 
 
+def revoke_all_tokens(tx: Tx) -> None:
+    """Revoke every API token of the site, those of logins too."""
+    tx.run(update(api_tokens).where(api_tokens.c.revoked_at.is_(None)).values(revoked_at=tx.now))
+
+
+def operators(tx: Tx) -> Sequence[str]:
+    """Return the logins of the site's operators."""
+    return [row["login"] for row in tx.all(select(users.c.login).where(users.c.operator).order_by(users.c.login))]
+
+
 def used(tx: Tx, moments: Mapping[str, datetime]) -> None:
     """Set when tokens (by id) were last used; a later moment stays."""
     at = bindparam("at", type_=api_tokens.c.last_used_at.type)

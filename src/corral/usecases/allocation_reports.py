@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from corral.domain.allocations import (
@@ -36,22 +37,26 @@ KEY_LIMIT = 1_000
 _STEPS = frozenset(step.value for step in Step)
 
 
-def apply(tx: Tx, machine: MachineRef, seen: Sequence[Report]) -> Outcome:
+def apply(tx: Tx, machine: MachineRef, seen: Sequence[Report], *, behind: bool = False) -> Outcome:
     """Take in what a machine reports of everything of Corral's on it; return what to tell it.
 
-    Takes the tenancy's lock when something is to be changed.
+    `behind`: this site's database is known to be older than what the machine knows. Takes the tenancy's lock
+    when something is to be changed.
     """
     scope, reports = Scope(machine.org_id), {report.id: report for report in seen}
     live = allocations.live_on(tx, scope, machine.id)
+    others = set(reports) - {row["id"] for row in live}
+    ended = {row["id"]: row for row in allocations.by_ids(tx, scope, machine.id, others)}
+    site = _Site(tx.now, behind or bool(others - set(ended)))
     gpus = allocations.held_gpus(tx, [row["id"] for row in live])
-    if any(_news(row, reports.get(row["id"]), gpus[row["id"]], tx) for row in live):
+    if any(_news(row, reports.get(row["id"]), gpus[row["id"]], site) for row in live):
         fleet.lock(tx, scope, machine.cluster_id)
         live = allocations.live_on(tx, scope, machine.id)  # again, under the lock
         gpus = allocations.held_gpus(tx, [row["id"] for row in live])
         for row in live:
-            _take_in(tx, machine, row, reports.get(row["id"]), gpus[row["id"]])
-    others = set(reports) - {row["id"] for row in live}
-    ended = {row["id"]: row for row in allocations.by_ids(tx, scope, machine.id, others)}
+            _take_in(tx, machine, row, reports.get(row["id"]), gpus[row["id"]], site)
+        others = set(reports) - {row["id"] for row in live}
+        ended = {row["id"]: row for row in allocations.by_ids(tx, scope, machine.id, others)}
     _lingering(tx, machine, ended, reports)
     known = [id for id in reports if id not in others]
     now_released = {row["id"] for row in allocations.by_ids(tx, scope, machine.id, known) if row["released_at"]}
@@ -96,13 +101,22 @@ def live_on(tx: Tx, machine_id: str) -> list[OnMachine]:
 # ---- one allocation
 
 
-def _held(row: Row, gpus: Sequence[Row], tx: Tx) -> Held:
+@dataclass(frozen=True)
+class _Site:
+    """What the site knows beside the rows: the time, and whether they are behind what the machine knows."""
+
+    now: datetime
+    behind: bool
+
+
+def _held(row: Row, gpus: Sequence[Row], site: _Site) -> Held:
     return Held(
         generation=row["generation"],
         stop_asked=row["stop_asked_at"] is not None,
-        overdue=row["must_end_by"] is not None and row["must_end_by"] <= tx.now,
+        overdue=row["must_end_by"] is not None and row["must_end_by"] <= site.now,
         provisioning=row["state"] == State.PROVISIONING.value,
         ever_seen=row["seen_state"] != "",
+        behind=site.behind,
         gpus=[gpu["uuid"] for gpu in gpus],
     )
 
@@ -122,9 +136,9 @@ def _columns(report: Report) -> dict[str, Any]:
     }
 
 
-def _news(row: Row, report: Report | None, gpus: Sequence[Row], tx: Tx) -> bool:
+def _news(row: Row, report: Report | None, gpus: Sequence[Row], site: _Site) -> bool:
     """Whether this report changes anything of this allocation."""
-    verdict = judge(_held(row, gpus, tx), report).verdict
+    verdict = judge(_held(row, gpus, site), report).verdict
     if verdict in (Verdict.ENDED, Verdict.FAILED):
         return True
     if (verdict is Verdict.DIFFERS) != (row["mismatch_since"] is not None):
@@ -145,10 +159,10 @@ def _step(row: Row, report: Report) -> str:
     return report.step if provisioning and report.state is Seen.PREPARING and report.step in _STEPS else ""
 
 
-def _take_in(tx: Tx, machine: MachineRef, row: Row, report: Report | None, gpus: Sequence[Row]) -> None:
+def _take_in(tx: Tx, machine: MachineRef, row: Row, report: Report | None, gpus: Sequence[Row], site: _Site) -> None:
     scope, life = Scope(machine.org_id), of_allocation(row)
     by = Actor("machine", machine.id, machine.name)
-    judgement = judge(_held(row, gpus, tx), report)
+    judgement = judge(_held(row, gpus, site), report)
     values = _columns(report) if report is not None else {}
     if report is not None:
         _tell(tx, life, row, report, by)

@@ -24,6 +24,8 @@ class Processed:
     outcome: Outcome
     need_inventory: bool
     """The site does not have the inventory that the report's digest stands for."""
+    quarantined: bool = False
+    """The machine was in quarantine when this report came."""
 
 
 def receive(tx: Tx, session: Opened, report: Report) -> Processed:
@@ -38,10 +40,11 @@ def receive(tx: Tx, session: Opened, report: Report) -> Processed:
         machine_rows.save(tx, machine, {"release": report.release})
     if report.inventory is not None and report.inventory.digest != row["inventory_digest"]:
         machines.judge_inventory(tx, machine, report.inventory)
-    outcome = allocation_reports.apply(tx, machine, report.allocations)
+    behind = row["quarantine"] == Quarantine.UNKNOWN_WORK.value
+    outcome = allocation_reports.apply(tx, machine, report.allocations, behind=behind)
     _unknown_work(tx, machine, row, outcome.describe)
     lacking = report.inventory is None and row["inventory_digest"] != report.digest
-    return Processed(outcome, need_inventory=lacking)
+    return Processed(outcome, need_inventory=lacking, quarantined=row["quarantine"] is not None)
 
 
 def described(tx: Tx, session: Opened, works: Sequence[Desired]) -> None:

@@ -19,7 +19,7 @@ from corral.domain.sessions import Hello, Opened
 from corral.store import fleet
 from corral.store import machines as machine_rows
 from corral.store import sessions as rows
-from corral.store.transaction import Actor, Row, Scope, Tx
+from corral.store.transaction import Actor, Row, Scope, Tx, Wake
 from corral.usecases import desired as desired_work
 
 OLDEST_PROTOCOL = 1
@@ -37,9 +37,9 @@ def authenticate(tx: Tx, key: str) -> Opened:
         raise _unknown()
     if row["removed_at"] is not None:
         raise removed()
-    cloned = row["quarantine"] == Quarantine.CLONE.value
-    ref = MachineRef(row["id"], row["org_id"], row["cluster_id"], row["name"])
-    return _opened(ref, row["session_epoch"], row["incarnation"], cloned)
+    return _opened(
+        MachineRef(row["id"], row["org_id"], row["cluster_id"], row["name"]), row["session_epoch"], row["incarnation"]
+    )
 
 
 def open(tx: Tx, key: str, hello: Hello, address: str) -> Opened:
@@ -63,13 +63,12 @@ def open(tx: Tx, key: str, hello: Hello, address: str) -> Opened:
     rows.remember(tx, machine.id, epoch, hello)
     if len(before) >= rules.REMEMBERED:
         rows.forget_older(tx, machine.id, epoch - rules.REMEMBERED)
-    cloned = rules.is_clone(before, hello.instance)
-    if cloned:
+    if rules.is_clone(before, hello.instance):
         quarantine(tx, machine, Quarantine.CLONE, "Two copies of this machine's state report in turn.", address)
     elif hello.incarnation not in ("", known.incarnation):
         reason = "It last worked for another state of this site: a back-up was restored since."
         quarantine(tx, machine, Quarantine.UNKNOWN_WORK, reason, address)
-    return _opened(machine, epoch, known.incarnation, cloned or known.cloned)
+    return _opened(machine, epoch, known.incarnation)
 
 
 def current(tx: Tx, session: Opened) -> Row:
@@ -90,13 +89,15 @@ def current(tx: Tx, session: Opened) -> Row:
 
 
 def told(tx: Tx, session: Opened, running_here: Collection[str]) -> Sequence[Desired]:
-    """Return what this session is told to converge to. `running_here`: allocations that it reports as running."""
+    """Return what this session is told to converge to. `running_here`: allocations that it reports as running.
+
+    Only once its first report was taken in: what this site knows may be older than what runs there.
+    """
     row = rows.standing(tx, session.machine)
     if row is None or row["removed_at"] is not None:
         return ()
-    cloned = row["quarantine"] == Quarantine.CLONE.value
     wanted = desired_work.for_machine(tx, session.machine_id)
-    return [want for want in wanted if rules.may_be_told(want, cloned, running_here)]
+    return [want for want in wanted if rules.may_be_told(want, row["quarantine"] is not None, running_here)]
 
 
 def quarantine(tx: Tx, machine: MachineRef, why: Quarantine, reason: str, address: str = "") -> None:
@@ -116,6 +117,7 @@ def lift_unknown_work(tx: Tx, machine: MachineRef) -> None:
     machine_rows.save(tx, machine, {"quarantine": None, "quarantine_reason": None})
     data = {"name": machine.name, "reason": "All that runs there is known again.", "cleared": True}
     tx.record(Entry("cluster.node.unknown_work", machine.subject, data), actor(machine))
+    tx.wake(Wake.DESIRED, machine.id)
 
 
 def actor(machine: MachineRef, address: str = "") -> Actor:
@@ -133,5 +135,5 @@ def _unknown() -> Refusal:
     return Refusal("UNAUTHENTICATED", "No machine has this key. What runs goes on; the agent tries again later.")
 
 
-def _opened(machine: MachineRef, epoch: int, incarnation: str, cloned: bool) -> Opened:
-    return Opened(machine.id, machine.org_id, machine.cluster_id, machine.name, epoch, incarnation, cloned)
+def _opened(machine: MachineRef, epoch: int, incarnation: str) -> Opened:
+    return Opened(machine.id, machine.org_id, machine.cluster_id, machine.name, epoch, incarnation)

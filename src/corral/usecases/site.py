@@ -11,7 +11,8 @@ from corral.domain import orgs as org_rules
 from corral.domain import secrets, users
 from corral.domain.errors import Refusal, not_found
 from corral.domain.events import Entry, Subject
-from corral.store import journal, links
+from corral.domain.machines import Quarantine
+from corral.store import join_tokens, journal, links, sessions
 from corral.store import site as rows
 from corral.store import users as user_rows
 from corral.store.journal import Filter
@@ -20,6 +21,7 @@ from corral.usecases.context import Context, new_id
 
 HOSTED_MACHINE_LIMIT = 10
 LIMIT_MAX = 1_000_000
+NOT_HEARD = "A back-up of this site was restored; what runs on it is not known yet. Its next report decides."
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,22 @@ def operator_link(tx: Tx, login: str) -> str:
     links.revoke_login_links(tx, user["id"])
     tx.record(Entry("user.link", Subject(), {"login": user["login"]}), SITE)
     return _new_link(tx, links.LOGIN, user["id"])
+
+
+def restored(tx: Tx) -> Sequence[str]:
+    """Note that a back-up was put back in the place of a newer database; return the operators' logins.
+
+    The site gets a new incarnation; API tokens, links and unused join tokens are revoked; a machine gets new
+    work again once it has reported and all that runs there is known. Only while no control plane serves.
+    """
+    _there(rows.lock(tx))
+    rows.change(tx, incarnation=new_id(tx.now))
+    user_rows.revoke_all_tokens(tx)
+    links.revoke_all(tx)
+    join_tokens.revoke_all_unused(tx)
+    sessions.quarantine_all(tx, Quarantine.UNKNOWN_WORK.value, NOT_HEARD)
+    tx.record(Entry("site.restored", Subject()), SITE)
+    return user_rows.operators(tx)
 
 
 def show(ctx: Context) -> Site:

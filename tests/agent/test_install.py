@@ -273,7 +273,7 @@ def test_anything_but_one_exact_matching_checksum_changes_nothing(host: Host, tm
         real = (folder / "SHA256SUMS").read_text().split()[0]
         (folder / "SHA256SUMS").write_text(sums.replace("SUM", real).replace("CAPITALS", real.upper()))
         arguments = ["--url", "http://127.0.0.1:9", "--token-file", str(token), "--artefact", str(folder)]
-        done = host.install(*arguments)
+        done = host.shell(HASTY, *host.flags, *arguments)
     assert done.returncode == 1
     assert "next step" in done.stderr
     assert [path.name for path in host.prefix.iterdir()] == ["corral-agent.pyz"]

@@ -1,15 +1,11 @@
-"""Placements a second in the domain: at 1,000 and 10,000 machines of 8 GPUs, empty and 95% full. Prints JSON.
-
-python bench/placement.py
-"""
+"""Placements a second in the domain: at 1,000 and 10,000 machines of 8 GPUs, empty and 95% full."""
 
 from __future__ import annotations
 
 import gc
-import json
-import sys
 from time import perf_counter, process_time
 
+from bench.figures import say
 from corral.domain.fleet import Fleet, Gpu, MachineFacts, PlacementAsk, Plan
 from corral.domain.placement import try_place
 from corral.domain.resources import Ask, Resources
@@ -67,11 +63,6 @@ def measured(machines: int, full: float) -> dict[str, int]:
     }
 
 
-def main() -> None:
-    results = [measured(machines, full) for machines in SIZES for full in (0.0, 0.95)]
-    json.dump({"placement_in_the_domain": results}, sys.stdout, indent=2)
-    sys.stdout.write("\n")
-
-
-if __name__ == "__main__":
-    main()
+def measure() -> list[dict[str, int]]:
+    say("placement: in the domain")
+    return [measured(machines, full) for machines in SIZES for full in (0.0, 0.95)]

@@ -19,8 +19,8 @@ def binaries() -> Path | None:
 
 
 @contextmanager
-def server() -> Iterator[str]:
-    """Run a server; yields the URL of its `postgres` database."""
+def server(*, durable: bool = False) -> Iterator[str]:
+    """Run a server; yields the URL of its `postgres` database. `durable`: as people run it, every commit synced."""
     bin_dir = binaries()
     if bin_dir is None:
         raise RuntimeError("PostgreSQL is not installed: apt-get install postgresql")
@@ -40,7 +40,8 @@ def server() -> Iterator[str]:
             "UTF8",
         ]
         subprocess.run([*as_user, *initdb], check=True, stdout=subprocess.DEVNULL)
-        options = f"-k {folder} -h '' -c fsync=off -c full_page_writes=off -c max_connections=200"
+        options = f"-k {folder} -h '' -c max_connections=200"
+        options += "" if durable else " -c fsync=off -c full_page_writes=off"
         pg_ctl: list[str | Path] = [*as_user, bin_dir / "pg_ctl", "-D", folder / "data", "-w", "-s"]
         subprocess.run([*pg_ctl, "-l", folder / "log", "-o", options, "start"], check=True)
         try:

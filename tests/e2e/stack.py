@@ -158,6 +158,11 @@ class Stack:
         link = next((line for line in greeting.read_text().splitlines() if "#corl_" in line), None)
         return shlex.split(link)[2] if link else None
 
+    @property
+    def site_pid(self) -> int:
+        assert self._site is not None
+        return self._site.pid
+
     def kill_site(self) -> None:
         """End the control plane as a crash does (kill -9)."""
         assert self._site is not None

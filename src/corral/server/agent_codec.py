@@ -162,10 +162,7 @@ def _allocation(said: wire.AllocationReport) -> allocations.Report:
 
 
 def _inventory(said: wire.Inventory, digest: str) -> inventory.Inventory:
-    facts: dict[str, Any] = {
-        name: _text(getattr(said, name), SHORT)
-        for name in _FACTS
-    }
+    facts: dict[str, Any] = {name: _text(getattr(said, name), SHORT) for name in _FACTS}
     facts["network_mbps"] = _number(said.network_mbps)
     facts["addresses"] = _texts(said.addresses, 64)
     facts["disks"] = [_plain(asdict(disk)) for disk in said.disks[:MAX_ITEMS]]

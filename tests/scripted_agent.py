@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from sqlalchemy import insert
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
+from websockets.sync.connection import Connection
 
 from corral.domain.machines import MachineRef
 from corral.domain.secrets import hashed
@@ -69,7 +70,7 @@ def enrol(db: Database, where: tuple[str, str], *names: str) -> list[Enrolled]:
 class Speaker:
     """An open session after its hello; `inbox` keeps what came and was not asked for yet."""
 
-    ws: ClientConnection
+    ws: Connection
     welcome: Welcome
     seq: int = 0
     inbox: list[Any] = field(default_factory=list)
@@ -127,7 +128,7 @@ def session(site: Site, machine: Enrolled, instance: str = "one", **fields: Any)
         yield speak(ws, instance, **fields)
 
 
-def speak(ws: ClientConnection, instance: str = "one", **fields: Any) -> Speaker:
+def speak(ws: Connection, instance: str = "one", **fields: Any) -> Speaker:
     given: dict[str, Any] = {"protocol": PROTOCOL_VERSION, "release": "1.0", "boot_id": "b", "pid": 1, **fields}
     ws.send(codec.encode("hello", Hello(instance=instance, **given)))
     speaker = Speaker(ws, cast("Welcome", None))

@@ -7,8 +7,7 @@ import pytest
 from corral.domain.errors import Refusal
 from corral.usecases import compute_clusters, connections, ssh_keys
 from corral.usecases.connections import PORT, SSH, Target
-from tests.usecases.test_ssh_keys import public_key
-from tests.world import World
+from tests.world import World, public_key
 
 PLACE = ("acme", "research")
 

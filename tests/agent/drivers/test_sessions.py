@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from corral.agent.drivers.base import DriverError
 from corral.agent.drivers.host import wait_for
 from corral.agent.drivers.podman import PodmanDriver
 from corral.agent.drivers.sessions import Process, leftovers
@@ -167,5 +168,17 @@ def test_a_new_agent_ends_what_a_dead_agents_connections_left(
     second = box.driver()
     podman.start(second, want)
     with podman.ssh(second, want.id, key, podman_folder) as connection:
-        assert wait_for(lambda: running(connection, "sleep 1006") == [], 10)
+        assert running(connection, "sleep 1006") == []
     second.remove(want.id)
+
+
+@pytest.mark.podman
+def test_an_sshd_that_does_not_start_fails_the_start_in_its_own_words(driver: PodmanDriver, box: Box) -> None:
+    want = podman.desired()
+    podman.start(driver, want)
+    try:
+        (box.folder(want.id) / "ssh/etc/host_key").write_text("no key")
+        with pytest.raises(DriverError, match=r"does not answer: .*(host_key|hostkeys)"):
+            podman.start(driver, want)
+    finally:
+        driver.remove(want.id)

@@ -27,7 +27,7 @@ from corral.agent.drivers.networks import Attachment, Networks
 from corral.agent.drivers.podman_images import Image, Images
 from corral.agent.drivers.podman_service import Answer, PodmanService, hard_limits
 from corral.agent.drivers.ports import connect_inside
-from corral.agent.drivers.sessions import Sessions
+from corral.agent.drivers.sessions import Sessions, check_sshd
 from corral.agent.drivers.storage import Storage
 from corral.agent.drivers.toolbox import Toolbox
 from corral.protocol.messages import DesiredAllocation, Step
@@ -272,8 +272,8 @@ class PodmanDriver:
             self._remove_container(want.id)
             raise
         self._write_keys(want, container)
-        # The end of this first connection also ends what those of an agent that died left running.
-        self._sessions.check(container.id, lambda: self._cgroups.processes(container.pid))
+        check_sshd(container.id)
+        self._sessions.sweep(lambda: self._cgroups.processes(container.pid))
         self._remember(want.id, started=True)
         host_key = sshd.SshFolder(self._storage.folder(want.id)).host_key()
         progress(Step.VERIFYING, f"sshd answers; GPUs inside: {', '.join(gpus) or 'none'}")

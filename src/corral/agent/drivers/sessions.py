@@ -22,10 +22,11 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from corral.agent.drivers import sshd, toolbox
 from corral.agent.drivers.base import DriverError
-from corral.agent.drivers.host import SYSTEM_PATH, missing, run
+from corral.agent.drivers.host import SYSTEM_PATH, missing
 
 TAG = "CORRAL_SSH_SESSION"
 EXEC_TIMEOUT_S = 30
@@ -74,18 +75,6 @@ class Sessions:
         finally:
             theirs.close()
         return ours
-
-    def check(self, container: str, members: Members) -> None:
-        """Open one connection and hear sshd's greeting; DriverError with sshd's own words when there is none."""
-        with self.open(container, members) as stream:
-            stream.settimeout(GREETING_TIMEOUT_S)
-            try:
-                greeting = stream.recv(64)
-            except OSError:
-                greeting = b""
-        if not greeting.startswith(b"SSH-"):
-            run(["runc", "exec", container, toolbox.SSHD, "-t", "-f", f"{sshd.MOUNT}/sshd_config"])
-            raise DriverError("sshd in the container does not answer", retry=True)
 
     def sweep(self, members: Members) -> None:
         """End what connections that are over left in a container, also those of an agent that died."""
@@ -142,6 +131,47 @@ class Sessions:
             self.sweep(session.members)
 
 
+def check_sshd(container: str) -> None:
+    """Hear the greeting of an sshd in the container; DriverError with sshd's own words when there is none.
+
+    This one is a child that is waited for: a process that ended and that nobody has waited
+    for yet would hold up the container's own end.
+    """
+    ours, theirs = socket.socketpair()
+    command = ["runc", "exec", "--cwd", "/", container, toolbox.SSHD, "-i", "-e", "-f", f"{sshd.MOUNT}/sshd_config"]
+    with ours, tempfile.TemporaryFile() as said:
+        with theirs:
+            process = _spawn(command, theirs, said)
+        ours.settimeout(GREETING_TIMEOUT_S)
+        try:
+            greeting = ours.recv(64)
+        except OSError:
+            greeting = b""
+        ours.close()
+        try:
+            process.wait(GREETING_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        said.seek(0)
+        if not greeting.startswith(b"SSH-"):
+            words = said.read(2000).decode(errors="replace").strip()
+            raise DriverError(f"sshd in the container does not answer: {words or 'it says nothing'}", retry=True)
+
+
+def _spawn(command: list[str], stream: socket.socket, said: IO[bytes]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=stream.fileno(),
+            stdout=stream.fileno(),
+            stderr=said,
+            env={**os.environ, "PATH": SYSTEM_PATH},
+        )
+    except FileNotFoundError as error:
+        raise missing("runc") from error
+
+
 def _start_sshd(container: str, tag: str, stream: socket.socket) -> int:
     """Start one sshd on `stream`; return its process id on the host."""
     with tempfile.TemporaryDirectory(prefix="corral-ssh-", dir="/run") as folder:
@@ -151,24 +181,17 @@ def _start_sshd(container: str, tag: str, stream: socket.socket) -> int:
         command += ["-o", f"SetEnv={TAG}={tag}"]
         # A file, not a pipe: sshd inherits it and would keep a pipe open for its whole life.
         with Path(folder, "said").open("w+b") as said:
+            process = _spawn(command, stream, said)
             try:
-                done = subprocess.run(
-                    command,
-                    stdin=stream.fileno(),
-                    stdout=stream.fileno(),
-                    stderr=said,
-                    env={**os.environ, "PATH": SYSTEM_PATH},
-                    timeout=EXEC_TIMEOUT_S,
-                    check=False,
-                )
-            except FileNotFoundError as error:
-                raise missing("runc") from error
+                status = process.wait(EXEC_TIMEOUT_S)
             except subprocess.TimeoutExpired as error:
+                process.kill()
+                process.wait()
                 raise DriverError("sshd could not be started in the container in time", retry=True) from error
             said.seek(0)
             words = said.read(2000).decode(errors="replace").strip()
-        if done.returncode != 0:
-            raise DriverError(f"sshd could not be started in the container: {words or done.returncode}", retry=True)
+        if status != 0:
+            raise DriverError(f"sshd could not be started in the container: {words or status}", retry=True)
         return int(pid_file.read_text())
 
 

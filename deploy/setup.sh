@@ -17,17 +17,16 @@ fail() {
 # A Debian package for each program or file that must be there: "what-to-look-for package".
 wanted_for_demo='podman podman
 runc runc
-/usr/lib/podman/netavark netavark
-/usr/lib/podman/aardvark-dns aardvark-dns
-/usr/bin/fuse-overlayfs fuse-overlayfs
-newuidmap uidmap
+conmon conmon
+catatonit catatonit
 nft nftables
 ip iproute2
 mkfs.ext4 e2fsprogs
 mount mount
 ssh openssh-client
-sftp openssh-client
-/usr/sbin/sshd openssh-server
+ssh-keygen openssh-client
+sshd openssh-server
+/usr/lib/openssh/sftp-server openssh-sftp-server
 patchelf patchelf
 rsync rsync
 setpriv util-linux
@@ -59,7 +58,9 @@ install_packages() {
     command -v apt-get >/dev/null 2>&1 ||
         fail "this system has no apt-get" "install these yourself, then run this again: $*"
     [ "$(id -u)" = 0 ] || fail "installing needs root" "run this again as root, or: sudo apt-get install $*"
-    # No daemon is to be started by an installation.
+    case " $* " in
+    *' openssh-server '*) say "openssh-server gives compute clusters their sshd; this host's own is yours to stop: systemctl disable --now ssh" ;;
+    esac
     DEBIAN_FRONTEND=noninteractive apt-get update -q >/dev/null 2>&1 || true
     DEBIAN_FRONTEND=noninteractive apt-get install -yq --no-install-recommends "$@" >"$log" 2>&1 || {
         tail -n 5 "$log" >&2

@@ -110,7 +110,7 @@ class far_side:
 
 def test_a_container_knows_its_own_name_and_nothing_of_the_host(shells: dict[str, Ssh]) -> None:
     hosts = shells["a"].text("cat /etc/hosts")
-    assert f"{address(shells['a'])}\ta" in hosts
+    assert f"{address(shells['a'])} a" in hosts
     assert socket.gethostname() not in hosts.split()
 
 

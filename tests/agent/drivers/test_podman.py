@@ -12,6 +12,7 @@ import pytest
 
 from corral.agent.drivers import toolbox
 from corral.agent.drivers.base import DriverError
+from corral.agent.drivers.etc_files import resolvers
 from corral.agent.drivers.host import is_mounted, unmount, wait_for
 from corral.agent.drivers.podman import PodmanDriver
 from corral.protocol.messages import DesiredAllocation, Step
@@ -111,6 +112,19 @@ def test_storage_ends_at_its_quota(shell: Ssh, driver: PodmanDriver) -> None:
     assert driver.info().storage_quota == "loop"
     done = shell.run("dd if=/dev/zero of=/fill bs=1M count=100; rm /fill")
     assert b"No space left" in done.stderr
+
+
+@pytest.mark.parametrize("path", ["/etc/hosts", "/etc/resolv.conf", "/etc/hostname", "/run/.containerenv"])
+def test_a_file_laid_over_the_image_counts_as_the_tenants_storage(shell: Ssh, path: str) -> None:
+    done = shell.run(f"cp {path} /tmp/was; dd if=/dev/zero of={path} bs=1M count=100; cat /tmp/was > {path}")
+    assert b"No space left" in done.stderr
+    assert shell.text("hostname; cat /etc/hosts").splitlines()[:2] == ["dev", "127.0.0.1 localhost"]
+
+
+def test_name_servers_on_the_hosts_loopback_are_not_offered() -> None:
+    systemd, plain = "nameserver 127.0.0.53\n", "search a.example\nnameserver 10.0.0.2\nnameserver ::1\n"
+    assert resolvers([systemd, plain]) == "nameserver 10.0.0.2\nsearch a.example\n"
+    assert resolvers(["", systemd]) == ""
 
 
 def test_more_memory_than_granted_is_killed_and_counted(driver: PodmanDriver, key: Key, podman_folder: Path) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from corral.agent.drivers import cdi, containerlog, podman_spec, sshd
+from corral.agent.drivers import cdi, containerlog, etc_files, podman_spec, sshd
 from corral.agent.drivers.base import DriverError, Progress, Running, RuntimeInfo, RuntimeUnavailable, Started
 from corral.agent.drivers.cgroups import Cgroups
 from corral.agent.drivers.host import find, make_folder, read_text, run, wait_for, write_atomic
@@ -225,11 +225,13 @@ class PodmanDriver:
         sshd.SshFolder(folder).prepare()
         sshd.prepare_accounts(rootfs)
         progress(Step.STARTING, f"{want.vcpu} vCPU, {want.ram_mib} MiB of memory, {len(want.gpus)} GPUs")
+        network = self._attach(want)
         place = podman_spec.Place(
             rootfs=rootfs,
             folder=folder,
             toolbox=self._toolbox.path(),
-            network=self._attach(want),
+            network=network,
+            etc=etc_files.prepare(folder / "disk/etc", want.name, network.address if network else None),
             image_env=image.env,
             limits=hard_limits(),
         )

@@ -1,7 +1,7 @@
 """What one allocation's container is to be, in the words of Podman's own API (spec 40, "Running containers").
 
 No network of the host, no privileged mode, no runtime socket, no host path but the
-toolbox and the allocation's own ssh folder. Limits are always sent: vCPU as period and
+toolbox and the allocation's own folders. Limits are always sent: vCPU as period and
 quota, memory without swap, processes, shared memory. The image's ENTRYPOINT and CMD are not
 run: a compute cluster is a place to work in, so its first process only waits and reaps.
 """
@@ -48,6 +48,8 @@ class Place:
     folder: Path
     toolbox: Path
     network: Attachment | None
+    etc: Mapping[Path, str]
+    """Files laid over the image's own: where they are, and where they go (`etc_files`)."""
     image_env: Mapping[str, str]
     limits: Mapping[str, int]
     """Hard limits "nofile" and "nproc": both are sent, because sending one drops the other's default."""
@@ -104,7 +106,7 @@ def create_body(want: DesiredAllocation, machine: str, place: Place) -> dict[str
             "path": str(place.folder / containerlog.NAME),
             "size": containerlog.MAX_BYTES,
         },
-        **_network(want, place),
+        **_network(place),
     }
 
 
@@ -119,13 +121,14 @@ def _mounts(place: Place) -> list[dict[str, Any]]:
             "destination": sshd.PRIVSEP_DIR,
             "options": ["mode=0755", "size=64k", "nosuid", "nodev", "noexec"],
         },
+        *(
+            {"type": "bind", "source": str(source), "destination": to, "options": ["rw", "bind", "nosuid", "nodev"]}
+            for source, to in place.etc.items()
+        ),
     ]
 
 
-def _network(want: DesiredAllocation, place: Place) -> dict[str, Any]:
+def _network(place: Place) -> dict[str, Any]:
     if place.network is None:
         return {"netns": {"nsmode": "none"}}
-    return {
-        "netns": {"nsmode": "path", "value": str(place.network.netns)},
-        "hostadd": [f"{want.name}:{place.network.address}"],
-    }
+    return {"netns": {"nsmode": "path", "value": str(place.network.netns)}}

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from corral.agent.drivers.host import mount_points
 from corral.agent.drivers.networks import Networks
-from corral.agent.state import StateFolder
 from tests.e2e.stack import Machine, Stack
 from tests.live_server import eventually
 
@@ -90,7 +89,7 @@ def left(machine: Machine, but: set[str]) -> list[str]:
     found += [f"folder of {name}" for name in stored(machine) - but]
     found += [f"mount {p}" for p in mounts if p.startswith(f"{state}/alloc") and not any(name in p for name in but)]
     ours = {networks.netns(name).name for name in but}
-    attached = [path for path in (state / "networks").glob("*.json")]
+    attached = (state / "networks").glob("*.json")
     found += [f"network {path.name}" for path in attached if not any(name in path.read_text() for name in but)]
     found += [f"namespace {n}" for n in namespaces(machine) if n not in ours]
     return found + [f"record {name}" for name in records(machine) - but]
@@ -109,9 +108,8 @@ def records(machine: Machine) -> set[str]:
 
 
 def machine_id(machine: Machine) -> str:
-    known = StateFolder(machine.folder).machine()
-    assert known is not None
-    return known.machine
+    ((id,),) = rows(machine.stack, "select id from machines where name = ?", machine.name)
+    return str(id)
 
 
 def rows(stack: Stack, query: str, *values: object) -> list[tuple[object, ...]]:
@@ -125,7 +123,8 @@ def rows(stack: Stack, query: str, *values: object) -> list[tuple[object, ...]]:
 
 def live(stack: Stack) -> dict[str, str]:
     """Return the allocations that hold something now: id -> name of the compute cluster."""
-    query = "select a.id, w.name from allocations a join workloads w on w.id = a.workload_id where a.released_at is null"
+    query = "select a.id, w.name from allocations a join workloads w on w.id = a.workload_id"
+    query += " where a.released_at is null"
     return {str(id): str(name) for id, name in rows(stack, query)}
 
 
@@ -139,6 +138,7 @@ def settled(stack: Stack, machine: Machine, *names: str) -> dict[str, list[Proce
 
     Returns the first processes by name.
     """
+
     def check() -> dict[str, list[Process]] | None:
         holding = live(stack)
         running = first_processes(machine)

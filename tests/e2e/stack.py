@@ -43,15 +43,19 @@ class Machine:
     folder: Path
     process: subprocess.Popen[bytes] | None = None
     env: dict[str, str] = field(default_factory=dict)
+    prefix: tuple[str, ...] = ()
+    """A command that runs the agent's, e.g. in a network namespace."""
+    arguments: tuple[str, ...] = ()
+    """Of `run`, each time it starts."""
 
-    def start(self, *arguments: str) -> None:
+    def start(self) -> None:
         log = (self.folder.parent / f"{self.folder.name}.log").open("ab")
-        command = [sys.executable, "-m", "corral.agent.main", "run", "--state", str(self.folder)]
+        command = [*self.prefix, sys.executable, "-m", "corral.agent.main", "run", "--state", str(self.folder)]
         for store in self.stack.image_stores:
             command += ["--image-store", str(store)]
         with log:
             self.process = subprocess.Popen(
-                [*command, *arguments],
+                [*command, *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -91,14 +95,20 @@ class Stack:
     """See the module. `owner` is the organisation's owner, by the SDK; `corral()` runs the CLI as them."""
 
     def __init__(
-        self, folder: Path, image_stores: Sequence[Path] = (), *, database: str = "", tls: str = "off"
+        self,
+        folder: Path,
+        image_stores: Sequence[Path] = (),
+        *,
+        database: str = "",
+        tls: str = "off",
+        host: str = "127.0.0.1",
     ) -> None:
         self.folder = folder
         self.image_stores = tuple(image_stores)
         self.database = database or f"sqlite:///{folder}/site.db"
         self.machines: list[Machine] = []
         self.port = _free_port()
-        self._tls = tls
+        self._tls, self._host = tls, host
         self._site: subprocess.Popen[bytes] | None = None
         self._ending = ExitStack()
         self.key: Key = make_key(folder)
@@ -142,6 +152,7 @@ class Stack:
         """Start the control plane; returns its operator's link, if it is new."""
         command = [sys.executable, "-m", "corral", "site", "serve", "--database", self.database, "--tls", self._tls]
         command += ["--state-dir", str(self.folder / "site"), "--port", str(self.port)]
+        command += ["--host", self._host]
         greeting = self.folder / "site.out"
         with (self.folder / "site.log").open("a") as log, greeting.open("w") as out:
             self._site = subprocess.Popen(
@@ -201,20 +212,28 @@ class Stack:
 
     # -- machines
 
-    def add_machine(self, *, labels: dict[str, str] | None = None, env: dict[str, str] | None = None) -> Machine:
+    def add_machine(
+        self,
+        *,
+        labels: dict[str, str] | None = None,
+        env: dict[str, str] | None = None,
+        prefix: Sequence[str] = (),
+        arguments: Sequence[str] = (),
+    ) -> Machine:
         """Join and start an agent on this host; returns when its machine is Up."""
         made = self.owner.org(ORG).cluster(self.cluster).create_join_token(labels or {})
         folder = self.folder / f"agent-{len(self.machines)}"
         token = self.folder / f"token-{len(self.machines)}"
         token.write_text(made.token or "")
-        command = [sys.executable, "-m", "corral.agent.main", "join", "--url", self.url, "--token-file", str(token)]
+        command = [*prefix, sys.executable, "-m", "corral.agent.main", "join"]
+        command += ["--url", self.url, "--token-file", str(token)]
         if self.owner.transport.site.ca:
             ca = self.folder / "ca.pem"
             ca.write_text(self.owner.transport.site.ca)
             command += ["--ca", str(ca)]
         done = subprocess.run([*command, "--state", str(folder)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        machine = Machine(self, done.stdout.split()[-1], folder, env=env or {})
+        machine = Machine(self, done.stdout.split()[-1], folder, None, env or {}, tuple(prefix), tuple(arguments))
         self.machines.append(machine)
         machine.start()
         eventually(lambda: self.machine_state(machine.name) == "up", WITHIN_S)

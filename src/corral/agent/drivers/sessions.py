@@ -32,6 +32,8 @@ TAG = "CORRAL_SSH_SESSION"
 EXEC_TIMEOUT_S = 30
 GREETING_TIMEOUT_S = 10
 GRACE_AFTER_HANGUP_S = 1.0
+SETTLE_S = 0.25
+"""What a connection left is looked at again after so long, before it is ended."""
 _UNIX98_PTYS = range(136, 144)
 """Device majors of pseudo terminals."""
 _SIGHUP_BIT = 1 << (signal.SIGHUP - 1)
@@ -78,9 +80,16 @@ class Sessions:
 
     def sweep(self, members: Members) -> None:
         """End what connections that are over left in a container, also those of an agent that died."""
+        if self._leftovers(members):
+            # `nohup job &` as a connection's last word: it may not have come to detach itself yet.
+            time.sleep(SETTLE_S)
+            end(self._leftovers(members))
+
+    def _leftovers(self, members: Members) -> list[Process]:
+        processes = [p for pid in members() if (p := _look(pid)) is not None]
         with self._lock:
-            live = set(self._live)
-        end_leftovers(members, live)
+            live = set(self._live)  # only now: a connection that was opened meanwhile is among them
+        return leftovers(processes, live)
 
     def close(self) -> None:
         """End the thread; connections and what runs in them go on."""
@@ -220,9 +229,8 @@ def leftovers(processes: Collection[Process], live: Collection[str]) -> list[Pro
     return [p for p in processes if p.session in dead and not p.ignores_hangup]
 
 
-def end_leftovers(members: Members, live: Collection[str]) -> None:
+def end(doomed: Iterable[Process]) -> None:
     """Hang up on what closed connections left running; kill what does not go."""
-    doomed = leftovers([p for pid in members() if (p := _look(pid)) is not None], live)
     pidfds = []
     try:
         for process in doomed:

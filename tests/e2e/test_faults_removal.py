@@ -1,0 +1,75 @@
+"""Cordon and removal of a machine on which real containers run (spec 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from corral.agent.state import StateFolder
+from corral.client.errors import CorralError
+from tests.e2e import ground
+from tests.e2e.stack import WITHIN_S, Stack
+from tests.live_server import eventually
+
+pytestmark = pytest.mark.podman
+
+
+def test_on_a_cordoned_machine_nothing_lands_and_what_runs_goes_on(stack: Stack) -> None:
+    machine, cluster = stack.machines[0], stack.owner.org("acme").cluster(stack.cluster)
+    stack.create("stays", ssh_keys=["key"])
+    try:
+        before = ground.first_process(stack, machine, "stays")
+        cluster.cordon(machine.name, "disk to be changed")
+        with pytest.raises(CorralError, match="cordoned: disk to be changed") as refused:
+            stack.create("lands")
+        assert refused.value.code == "NO_CAPACITY"
+        assert stack.said("stays", "echo on") == "on"
+        assert ground.first_process(stack, machine, "stays") == before
+        cluster.uncordon(machine.name)
+        stack.create("lands")
+        stack.terminate("lands")
+    finally:
+        cluster.uncordon(machine.name)
+        stack.terminate("stays")
+
+
+def test_removal_by_force_ends_session_streams_work_and_credential_for_ever(new_stack: Callable[..., Stack]) -> None:
+    stack = new_stack()
+    machine, cluster = stack.add_machine(), stack.owner.org("acme").cluster(stack.cluster)
+    stack.create("box", ssh_keys=["key"])
+    session = stack.open_ssh("box", "echo in; exec cat")
+    assert session.stdout is not None
+    assert session.stdout.readline() == b"in\n"
+    id, key = stack.show("box").id, StateFolder(machine.folder).key()
+    with pytest.raises(CorralError) as refused:
+        cluster.remove(machine.name)
+    assert (refused.value.code, "box" in refused.value.message) == ("NODE_IN_USE", True)
+    cluster.remove(machine.name, force=True)
+    assert session.wait(5) == 255
+    ended = stack.show(id)
+    assert (ended.state, "lost" in ended.reason) == ("failed", True)
+    assert ground.rows(stack, "select count(*) from allocations where released_at is null") == [(0,)]
+    assert machine.process is not None
+    assert machine.process.wait(WITHIN_S) == 0
+    # The records of what ended stay until the host joins again.
+    eventually(lambda: all(what.startswith("record") for what in ground.left(machine, set())), WITHIN_S)
+    for _ in range(2):
+        answer = httpx.get(
+            f"{stack.url}/api/v1/agent/session",
+            headers={
+                "Authorization": f"Bearer {key}",
+                "Connection": "Upgrade",
+                "Upgrade": "websocket",
+                "Sec-WebSocket-Version": "13",
+                "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+            },
+        )
+        assert (answer.status_code, answer.json()["code"]) == (410, "MACHINE_REMOVED")
+        machine.start()
+        assert machine.process.wait(WITHIN_S) == 0
+    assert "removed from its site" in machine.log
+    with pytest.raises(CorralError) as gone:
+        cluster.machine(machine.name)
+    assert gone.value.status == 404

@@ -109,6 +109,7 @@ def _draw(found: MachineDetails) -> None:
             ("vCPU", one.vcpu),
             ("RAM", gib(one.ram_mib)),
             ("storage", gib(one.storage_mib)),
+            *_hardware(found.inventory),
         ]
     )
     for condition in one.conditions:
@@ -120,17 +121,35 @@ def _draw(found: MachineDetails) -> None:
             [gpu.raw for gpu in found.gpus],
             [
                 *gpus,
-                Column(
-                    "STATE",
-                    lambda row: f"{row['state']}: {row['detail']}" if row["detail"] else row["state"],
-                    flow=True,
-                ),
+                Column("STATE", _gpu_state, flow=True),
                 Column("USED BY", _holder),
             ],
         )
     if found.running:
         say()
         table([work.raw for work in found.running], _RUNNING)
+
+
+def _hardware(facts: dict[str, Any]) -> list[tuple[str, object]]:
+    """Return what the machine says of itself beyond what is counted."""
+    limits = {"loop": "enforced", "none": "not enforced on this machine"}
+    speed = facts.get("network_mbps")
+    disks = [
+        f"{disk['mount']} {gib(disk['free_mib'])} of {gib(disk['size_mib'])} free" for disk in facts.get("disks", ())
+    ]
+    return [
+        ("storage limits", limits.get(facts.get("storage_quota", ""), facts.get("storage_quota"))),
+        ("runtime", facts.get("runtime")),
+        ("system", " ".join(str(facts[key]) for key in ("os", "kernel", "arch") if facts.get(key)) or None),
+        ("processor", facts.get("cpu_model")),
+        (
+            "GPU driver",
+            " ".join(str(facts[key]) for key in ("driver_version", "cuda_version") if facts.get(key)) or None,
+        ),
+        ("network", f"{speed} Mbit/s" if speed else None),
+        ("addresses", facts.get("addresses")),
+        ("disks", disks),
+    ]
 
 
 def _gpu_state(row: dict[str, Any]) -> str:

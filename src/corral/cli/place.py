@@ -104,11 +104,18 @@ class Place:
         return self._workspace
 
 
+_NONE = {
+    "organisation": "You are in no organisation yet. Ask who runs the site to invite you.",
+    "workspace": "You are in no workspace of this organisation. Ask an admin, or make one: corral workspace create.",
+    "cluster": "The organisation uses no cluster yet. An admin begins with: corral cluster use-hosted.",
+}
+
+
 def only(what: str, option: str, names: Iterable[str]) -> str:
     """Return the only name. Errors: `CorralError` `NAME_ONE` where there is none, or a choice."""
     found = sorted(names)
     if len(found) == 1:
         return found[0]
     if not found:
-        raise CorralError("NAME_ONE", f"You are in no {what} yet. Ask who runs the site to invite you, or make one.")
+        raise CorralError("NAME_ONE", _NONE[what])
     raise CorralError("NAME_ONE", f"There are several: {', '.join(found[:20])}. Name the {what} with {option}.")

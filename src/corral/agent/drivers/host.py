@@ -30,6 +30,9 @@ PACKAGES = {
 }
 """Which Debian package brings which program."""
 
+REMOVAL_TIMEOUT_S = 600
+"""What of a large tree is removed by then stays removed when it is tried again."""
+
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -98,6 +101,17 @@ def make_folder(path: Path, mode: int = 0o700) -> Path:
     except OSError as error:
         raise disk_error(f"making {path}", error) from error
     return path
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder with all that is in it, on this file system only; no error when there is none.
+
+    What tenants made can be deeper than Python's own removal can go.
+    """
+    try:
+        run(["rm", "-rf", "--one-file-system", "--", str(path)], timeout_s=REMOVAL_TIMEOUT_S)
+    except DriverError as error:
+        raise DriverError(f"removing {path} failed: {error.message}", retry=True) from error
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:

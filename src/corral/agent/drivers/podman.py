@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import threading
@@ -22,7 +21,7 @@ from typing import Any
 from corral.agent.drivers import cdi, containerlog, etc_files, podman_spec, sshd
 from corral.agent.drivers.base import DriverError, Progress, Running, RuntimeInfo, RuntimeUnavailable, Started
 from corral.agent.drivers.cgroups import Cgroups
-from corral.agent.drivers.host import find, make_folder, read_text, run, wait_for, write_atomic
+from corral.agent.drivers.host import find, make_folder, read_text, remove_tree, run, wait_for, write_atomic
 from corral.agent.drivers.networks import Attachment, Networks
 from corral.agent.drivers.podman_images import Image, Images
 from corral.agent.drivers.podman_service import Answer, PodmanService, hard_limits
@@ -246,7 +245,7 @@ class PodmanDriver:
         return self._images.fetch(want.image, lambda line: progress(Step.PULLING_IMAGE, line))
 
     def _storage_line(self, want: DesiredAllocation) -> str:
-        enforced = "" if self._storage.quota() == "loop" else " (this host cannot enforce it)"
+        enforced = "" if self._storage.enforced(want.id) else " (this host cannot enforce it)"
         return f"root file system of {want.storage_mib} MiB{enforced}"
 
     def _attach(self, want: DesiredAllocation) -> Attachment | None:
@@ -387,7 +386,7 @@ class PodmanDriver:
             self.remove(allocation)
         self.close()
         for folder in (self._config.state_dir, self._service.run_dir):
-            shutil.rmtree(folder)
+            remove_tree(folder)
 
     def close(self) -> None:
         self._stopping.set()

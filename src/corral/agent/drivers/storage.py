@@ -2,8 +2,10 @@
 
 Where loop devices work, the disk is a sparse ext4 file, mounted: its size is the quota of
 the container's whole root file system. Elsewhere it is a plain folder, and the machine
-reports that storage is not enforced ("none"). The image's layers lie below, read-only and
-shared; what the tenant writes goes to the disk and outlives the container.
+reports that storage is not enforced ("none"). Which of the two is a fact of the allocation:
+what it began as it stays, whatever the host can do later, or its files would be hidden. The
+image's layers lie below, read-only and shared; what the tenant writes goes to the disk and
+outlives the container.
 """
 
 from __future__ import annotations
@@ -11,13 +13,22 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 from corral.agent.drivers.base import DriverError
-from corral.agent.drivers.host import disk_error, is_mounted, make_folder, read_text, run, unmount, wait_for
+from corral.agent.drivers.host import (
+    disk_error,
+    is_mounted,
+    make_folder,
+    read_text,
+    remove_tree,
+    run,
+    sync_folder,
+    unmount,
+    wait_for,
+)
 
 MIN_DISK_MIB = 16
 """Below this there is no room for the file system itself."""
@@ -69,11 +80,26 @@ class Storage:
         return self.folder(allocation) / "rootfs"
 
     def quota(self) -> str:
-        """Return "loop" if a file system in a file can be mounted here, else "none"; tried once."""
+        """Return "loop" if a file system in a file can be mounted here, else "none"; as last tried."""
         with self._lock:
             if self._quota is None:
                 self._quota = "loop" if self._loop_works() else "none"
             return self._quota
+
+    def enforced(self, allocation: str) -> bool:
+        """Tell whether the allocation's storage is a disk of its own size, or will be when it is made.
+
+        A host that could mount none is tried again for new storage: its disk may have been full.
+        """
+        folder = self.folder(allocation)
+        if (folder / "disk.img").exists():
+            return True
+        if (folder / "disk/upper").exists():
+            return False
+        with self._lock:
+            if self._quota == "none":
+                self._quota = None
+        return self.quota() == "loop"
 
     def _loop_works(self) -> bool:
         disk = make_folder(self._probe_dir) / "disk"
@@ -99,7 +125,7 @@ class Storage:
         """Have the allocation's root file system mounted, made if it is not there; return its path."""
         folder = make_folder(self.folder(allocation))
         disk = folder / "disk"
-        if self.quota() == "loop":
+        if self.enforced(allocation):
             if not (folder / "disk.img").exists():
                 _make_disk(folder / "disk.img", max(size_mib, MIN_DISK_MIB))
             if not is_mounted(disk):
@@ -130,6 +156,7 @@ def _make_disk(image: Path, size_mib: int) -> None:
         finally:
             os.close(fd)
         part.replace(image)
+        sync_folder(image.parent)
     except OSError as error:
         part.unlink(missing_ok=True)
         raise disk_error("making the allocation's disk", error) from error
@@ -143,7 +170,14 @@ def _make_disk(image: Path, size_mib: int) -> None:
 
 def _mount_disk(image: Path, disk: Path) -> None:
     make_folder(disk)
-    run(["mount", "-o", "loop,nodev,nosuid,noatime", str(image), str(disk)])
+    try:
+        run(["mount", "-o", "loop,nodev,nosuid,noatime", str(image), str(disk)])
+    except DriverError as error:
+        raise DriverError(
+            f"the allocation's disk could not be mounted: {error.message}; it is kept and tried again "
+            f"(look at it with: fsck.ext4 -n {image}, and losetup -f)",
+            retry=True,
+        ) from error
 
 
 def _mount_overlay(below: Layers, disk: Path, rootfs: Path) -> None:
@@ -163,11 +197,7 @@ def _release(folder: Path) -> None:
     image = folder / "disk.img"
     if not wait_for(lambda: not _has_loop_device(image), 15):
         raise DriverError(f"{image} is still attached to a loop device; end what uses it", retry=True)
-    try:
-        if folder.exists():
-            shutil.rmtree(folder)
-    except OSError as error:
-        raise disk_error(f"removing {folder}", error) from error
+    remove_tree(folder)
 
 
 def _has_loop_device(image: Path) -> bool:

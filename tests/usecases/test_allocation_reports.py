@@ -207,6 +207,15 @@ def test_a_machine_ahead_of_a_restored_database_is_told_something_newer(world: W
     assert (state(world), allocation(world, "dev")["generation"]) == ("active", 8)
 
 
+def test_what_a_machine_with_newer_work_does_not_know_any_more_ended_after_the_back_up(world: World) -> None:
+    report(world, "gpu-1", [saying(world, "dev", Seen.RUNNING)])
+    newer = Report("00000000-0000-7000-8000-000000000000", 1, Seen.RUNNING)
+    assert report(world, "gpu-1", [newer]).describe == [newer.id]
+    assert (state(world), workload(world, "dev")["reason"][:5]) == ("terminated", "ended")
+    assert wanted(world, "gpu-1") == {}
+    check_invariants(world.db)
+
+
 def test_a_machine_removed_by_force_ends_its_work_as_lost(world: World) -> None:
     report(world, "gpu-1", [saying(world, "dev", Seen.RUNNING)])
     with world.db.write() as tx:

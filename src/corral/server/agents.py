@@ -42,6 +42,8 @@ HELLO_WITHIN_S = 10.0
 SILENT_CLOSES_S = 90.0
 """Without a frame for so long its connection is dead: a live agent reports every 10 s."""
 BEAT_EVERY_S = 1.0
+FIRST_REPORTS_A_SECOND = 50
+"""First reports of new sessions are spread to about so many: what a few machines say first need not wait."""
 CLOSE_RESTARTING = 1012
 
 _chance = random.SystemRandom()
@@ -221,7 +223,7 @@ class Hub:
                 opened.epoch,
                 opened.incarnation,
                 self._config.report_every_s,
-                _chance.uniform(0, self._config.spread_s),
+                _chance.uniform(0, min(self._config.spread_s, len(self._sessions) / FIRST_REPORTS_A_SECOND)),
             ),
         )
 

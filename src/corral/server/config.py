@@ -34,7 +34,8 @@ class Config:
     report_every_s: float = 10.0
     """How often machines are told to report, in seconds."""
     spread_s: float = 10.0
-    """A session's first report comes within this many seconds, at random: a fleet must not report at once."""
+    """A session's first report comes within this many seconds, at random (sooner where few machines are
+    connected): a fleet must not report at once."""
     every_s: float = 2.0
     """How often last-seen is written down and silence is judged, in seconds."""
     log_level: str = "info"

@@ -10,6 +10,7 @@ import base64
 import binascii
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Query, Request
@@ -104,11 +105,13 @@ class Door:
         try:
             yield
         except Refusal as refusal:
-            if refusal.code == "FORBIDDEN":
-                self._record_denial(refusal)
+            self.refused(refusal)
             raise
 
-    def _record_denial(self, refusal: Refusal) -> None:
+    def refused(self, refusal: Refusal) -> None:
+        """Audit a refusal, if it is worth it."""
+        if refusal.code != "FORBIDDEN":
+            return
         with self._db.write() as tx:
             who = worth_recording(tx, self.caller, self.place)
             if who is None:
@@ -119,7 +122,10 @@ class Door:
             )
 
 
-def enter_door(request: Request) -> Door:
+# Async though they wait for nothing: the framework takes a plain function to a worker thread, which costs more than it.
+
+
+async def enter_door(request: Request) -> Door:
     return Door(request)
 
 
@@ -141,17 +147,22 @@ def _bearer(request: HTTPConnection) -> str | None:
     return token.strip() if scheme.lower() == "bearer" and token else None
 
 
+@dataclass(frozen=True)
 class Paging:
-    """`page_size` (1 to 1000, default 100) and the opaque `page_token` of a list."""
+    """How long a page is, and the key it comes after (None: it is the first)."""
 
-    def __init__(
-        self, page_size: Annotated[int, Query(ge=1, le=1000)] = 100, page_token: Annotated[str | None, Query()] = None
-    ) -> None:
-        self.size = page_size
-        self.after = read_page_token(page_token) if page_token else None
+    size: int
+    after: str | None
 
 
-Page = Annotated[Paging, Depends(Paging)]
+async def paging(
+    page_size: Annotated[int, Query(ge=1, le=1000)] = 100, page_token: Annotated[str | None, Query()] = None
+) -> Paging:
+    """Read `page_size` (1 to 1000, default 100) and the opaque `page_token` of a list."""
+    return Paging(page_size, read_page_token(page_token) if page_token else None)
+
+
+Page = Annotated[Paging, Depends(paging)]
 
 
 def page_token(last_key: str) -> str:

@@ -140,9 +140,14 @@ def listed(tx: Tx, scope: Scope, cluster_id: str, want: Wanted, after: str | Non
 
 
 def _for_lists() -> Any:
-    """Without the inventory: it is large, and only a machine's own page shows it."""
-    columns = [column for column in machines.c if column is not machines.c.inventory]
+    """Without the inventory (it is large, and only a machine's own page shows it) and what no list shows."""
+    columns = [column for column in machines.c if column.name not in _NOT_IN_LISTS]
     return select(*columns, liveness.c.last_seen).outerjoin(liveness, liveness.c.machine_id == machines.c.id)
+
+
+_NOT_IN_LISTS = frozenset(
+    ("inventory", "inventory_digest", "key_hash", "session_epoch", "fleet_version", "removed_at", "org_id")
+)
 
 
 def _with_last_seen() -> Any:

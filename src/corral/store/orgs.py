@@ -5,38 +5,55 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import RowMapping, Select, and_, delete, func, insert, or_, select, update
+from sqlalchemy import Integer, RowMapping, Select, and_, bindparam, delete, func, insert, or_, select, update
 
 from corral.store.tables.orgs import members, orgs, workspace_members, workspaces
 from corral.store.tables.users import users
 from corral.store.transaction import Scope, Tx
 
+_WITH_ROLE = (
+    select(orgs, members.c.role)
+    .outerjoin(members, and_(members.c.org_id == orgs.c.id, members.c.user_id == bindparam("user")))
+    .where(orgs.c.removed_at.is_(None))
+)
+_BY_SLUG = _WITH_ROLE.where(orgs.c.slug == bindparam("slug"))
+_OF_USER = (
+    _WITH_ROLE.where(members.c.role.is_not(None), orgs.c.slug > bindparam("after"))
+    .order_by(orgs.c.slug)
+    .limit(bindparam("most", type_=Integer))
+)
+_WORKSPACE = (
+    select(workspaces, workspace_members.c.part)
+    .outerjoin(
+        workspace_members,
+        and_(workspace_members.c.workspace_id == workspaces.c.id, workspace_members.c.user_id == bindparam("user")),
+    )
+    .where(
+        workspaces.c.org_id == bindparam("org"),
+        workspaces.c.slug == bindparam("slug"),
+        workspaces.c.removed_at.is_(None),
+    )
+)
+
 
 def with_role(tx: Tx, slug: str, user_id: str) -> RowMapping | None:
     """Return the organisation and the user's role in it (None: not a member)."""
-    return tx.one(_with_role(user_id).where(orgs.c.slug == slug))
+    return tx.one(_BY_SLUG, {"user": user_id, "slug": slug})
 
 
 def of_user(tx: Tx, user_id: str, after: str | None, limit: int) -> Sequence[RowMapping]:
     """Return the organisations the user is a member of with their role, by short name, from after `after`."""
-    return _page(tx, _with_role(user_id).where(members.c.role.is_not(None)), orgs.c.slug, after, limit)
+    return tx.all(_OF_USER, {"user": user_id, "after": after or "", "most": limit})
 
 
 def listed(tx: Tx, user_id: str, after: str | None, limit: int) -> Sequence[RowMapping]:
     """Return every organisation of the site with the user's role, for the operator."""
-    return _page(tx, _with_role(user_id), orgs.c.slug, after, limit)
+    return _page(tx, _WITH_ROLE.params(user=user_id), orgs.c.slug, after, limit)
 
 
 def workspace_with_part(tx: Tx, scope: Scope, slug: str, user_id: str) -> RowMapping | None:
     """Return a live workspace and the user's part in it (None: not in it)."""
-    return tx.one(
-        select(workspaces, workspace_members.c.part)
-        .outerjoin(
-            workspace_members,
-            and_(workspace_members.c.workspace_id == workspaces.c.id, workspace_members.c.user_id == user_id),
-        )
-        .where(workspaces.c.org_id == scope.org, workspaces.c.slug == slug, workspaces.c.removed_at.is_(None))
-    )
+    return tx.one(_WORKSPACE, {"user": user_id, "org": scope.org, "slug": slug})
 
 
 def workspaces_of_user(tx: Tx, scope: Scope, user_id: str) -> Sequence[str]:
@@ -118,14 +135,6 @@ def remove_member(tx: Tx, scope: Scope, user_id: str) -> None:
     """Take a person out of the organisation and out of its workspaces."""
     for table in (workspace_members, members):
         tx.run(delete(table).where(table.c.org_id == scope.org, table.c.user_id == user_id))
-
-
-def _with_role(user_id: str) -> Select[Any]:
-    return (
-        select(orgs, members.c.role)
-        .outerjoin(members, and_(members.c.org_id == orgs.c.id, members.c.user_id == user_id))
-        .where(orgs.c.removed_at.is_(None))
-    )
 
 
 def _members(scope: Scope) -> Select[Any]:

@@ -139,12 +139,14 @@ class Tx:
             return False
         return True
 
-    def one(self, statement: Executable) -> RowMapping | None:
+    # What every request asks is a statement built once, `given` its parameters: building costs more than asking.
+
+    def one(self, statement: Executable, given: Mapping[str, Any] | None = None) -> RowMapping | None:
         """Return the first row, or None."""
-        return self.conn.execute(statement).mappings().first()
+        return self.conn.execute(statement, given).mappings().first()
 
-    def all(self, statement: Executable) -> Sequence[RowMapping]:
-        return self.conn.execute(statement).mappings().all()
+    def all(self, statement: Executable, given: Mapping[str, Any] | None = None) -> Sequence[RowMapping]:
+        return self.conn.execute(statement, given).mappings().all()
 
-    def scalar(self, statement: Executable) -> Any:
-        return self.conn.execute(statement).scalar()
+    def scalar(self, statement: Executable, given: Mapping[str, Any] | None = None) -> Any:
+        return self.conn.execute(statement, given).scalar()

@@ -12,6 +12,22 @@ from corral.domain.secrets import Secret
 from corral.store.tables.users import api_tokens, users
 from corral.store.transaction import Tx
 
+_TOKEN_OWNER = (
+    select(
+        api_tokens.c.id.label("token_id"),
+        api_tokens.c.secret_hash,
+        api_tokens.c.scopes,
+        api_tokens.c.expires_at,
+        api_tokens.c.revoked_at,
+        users.c.id.label("user_id"),
+        users.c.login,
+        users.c.name,
+        users.c.operator,
+    )
+    .join(users, users.c.id == api_tokens.c.user_id)
+    .where(api_tokens.c.public_id == bindparam("public_id"))
+)
+
 
 def by_login(tx: Tx, login: str) -> RowMapping | None:
     return tx.one(select(users).where(users.c.login == login))
@@ -41,21 +57,7 @@ def change(tx: Tx, id: str, **values: str) -> None:
 
 def token_owner(tx: Tx, public_id: str) -> RowMapping | None:
     """Return an API token with its owner, by the token's public id (the caller compares the hash)."""
-    return tx.one(
-        select(
-            api_tokens.c.id.label("token_id"),
-            api_tokens.c.secret_hash,
-            api_tokens.c.scopes,
-            api_tokens.c.expires_at,
-            api_tokens.c.revoked_at,
-            users.c.id.label("user_id"),
-            users.c.login,
-            users.c.name,
-            users.c.operator,
-        )
-        .join(users, users.c.id == api_tokens.c.user_id)
-        .where(api_tokens.c.public_id == public_id)
-    )
+    return tx.one(_TOKEN_OWNER, {"public_id": public_id})
 
 
 def add_token(tx: Tx, user_id: str, secret: Secret, values: Mapping[str, Any]) -> None:

@@ -87,6 +87,7 @@ class _Batch:
         self._wanted_names: dict[str, set[str]] = {}
         self._taken: dict[str, set[str]] = {}
         self._keys: dict[str, list[str]] = {}
+        self._clusters: dict[tuple[str, str | None], Row] = {}
 
     def ready(self, number: int, ask: CreateAsk) -> _Ready:
         """Let the caller in and find the cluster. One who asks for several things at once is let in once."""
@@ -98,7 +99,13 @@ class _Batch:
         ctx = replace(ctx, actor=actor)
         rules.check(ask.creation)
         self._wanted_names.setdefault(ctx.workspace.id, set()).add(ask.creation.name)
-        return _Ready(number, ask, ctx, cluster_of(ctx, ask.creation.cluster))
+        return _Ready(number, ask, ctx, self._cluster(ctx, ask.creation.cluster))
+
+    def _cluster(self, ctx: Context, slug: str | None) -> Row:
+        known = (ctx.workspace.id, slug)
+        if known not in self._clusters:
+            self._clusters[known] = cluster_of(ctx, slug)
+        return self._clusters[known]
 
     def claim_name(self, ctx: Context, name: str) -> None:
         """Refuse a name that is taken, by what lives or by an earlier ask of this batch."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-import anyio.from_thread
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
+from starlette.concurrency import run_in_threadpool
 
 from corral.controllers.placement import PlacementWorker
 from corral.domain.compute_clusters import Creation, ssh_status
+from corral.domain.errors import Refusal
 from corral.domain.ids import SLUG
 from corral.domain.workloads import State
-from corral.server.door import AtDoor, Page, page_token
+from corral.server.door import AtDoor, Door, Page, page_token
 from corral.store.transaction import Row
 from corral.usecases import compute_clusters, queue
 from corral.usecases.compute_clusters import Change, ComputeCluster, Wanted
@@ -207,7 +209,7 @@ def _connected(request: Request, found: ComputeCluster) -> bool:
 
 
 @router.post("/compute-clusters", status_code=201, response_model=ComputeClusterView)
-def create_compute_cluster(request: Request, org: str, ws: str, body: CreateBody, door: AtDoor) -> JSONResponse:
+async def create_compute_cluster(request: Request, org: str, ws: str, body: CreateBody, door: AtDoor) -> JSONResponse:
     """Carve a compute cluster from a machine.
 
     Without capacity 409 `NO_CAPACITY` with the reason for each machine, unless `wait` is true: then it queues.
@@ -218,9 +220,13 @@ def create_compute_cluster(request: Request, org: str, ws: str, body: CreateBody
         return _view(request, made).model_dump(mode="json")
 
     placer: PlacementWorker = request.app.state.placer
-    with door.audited():
-        ask = CreateAsk(door.caller, door.rule, door.place, body.creation(), render, door.key(body))
-        stored = placer.submit(ask).result()
+    ask = CreateAsk(door.caller, door.rule, door.place, body.creation(), render, door.key(body))
+    try:
+        # Async: the placement worker's thread does the work, and no other one is needed to wait for it.
+        stored = await asyncio.wrap_future(placer.submit(ask))
+    except Refusal as refusal:
+        await run_in_threadpool(door.refused, refusal)
+        raise
     return JSONResponse(stored.answer, stored.status)
 
 
@@ -271,7 +277,7 @@ def terminate_compute_cluster(
 
 
 @router.get("/compute-clusters/{name}/logs")
-def read_compute_cluster_logs(
+async def read_compute_cluster_logs(
     request: Request,
     org: str,
     ws: str,
@@ -280,14 +286,19 @@ def read_compute_cluster_logs(
     kind: Literal["provisioning", "container"] = "provisioning",
 ) -> LogView:
     """Read the log of its provisioning, or the end of its container's own output."""
-    with door.read() as ctx:
-        read = compute_clusters.provisioning_log if kind == "provisioning" else compute_clusters.container_log
-        found = read(ctx, name)
-    lines = list(found.lines)
-    if found.live:
-        said: bytes = anyio.from_thread.run(request.app.state.streams.read_logs, door, name)
+    lines, live = await run_in_threadpool(_stored_log, door, name, kind)
+    if live:
+        said: bytes = await request.app.state.streams.read_logs(door, name)
         lines = said.decode(errors="replace").splitlines()
     return LogView(kind=kind, lines=lines)
+
+
+def _stored_log(door: Door, name: str, kind: str) -> tuple[list[str], bool]:
+    """Return the lines that are stored, and whether its container has more to say."""
+    read = compute_clusters.provisioning_log if kind == "provisioning" else compute_clusters.container_log
+    with door.read() as ctx:
+        found = read(ctx, name)
+    return list(found.lines), found.live
 
 
 @router.get("/compute-clusters/{name}/ssh-keys")

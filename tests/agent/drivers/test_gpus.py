@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -208,3 +209,30 @@ def test_a_start_whose_gpus_are_not_those_given_fails_and_leaves_nothing(
     assert not box.folder(want.id).exists()
     assert [r for r in driver.list_running() if r.allocation == want.id] == []
     other.drivers[0]._sessions.close()
+
+
+@pytest.mark.podman
+def test_an_image_whose_dev_leads_to_the_hosts_is_refused(driver: PodmanDriver, tmp_path: Path) -> None:
+    """Followed from the host, such a link would show the host's folder instead of the container's devices."""
+    (tmp_path / "elsewhere").mkdir()
+    _import_with_dev_link(driver, tmp_path, str(tmp_path / "elsewhere"))
+    want = podman.desired(image="localhost/dev-link:latest")
+    try:
+        with pytest.raises(DriverError, match="plain /dev"):
+            podman.start(driver, want)
+        assert [r for r in driver.list_running() if r.allocation == want.id] == []
+    finally:
+        driver.remove(want.id)
+
+
+def _import_with_dev_link(driver: PodmanDriver, folder: Path, target: str) -> None:
+    program = podman.busybox()
+    assert program is not None
+    with tarfile.open(folder / "image.tar", "w") as tar:
+        tar.add(program, arcname="bin/sh")
+        link = tarfile.TarInfo("dev")
+        link.type, link.linkname = tarfile.SYMTYPE, target
+        tar.addfile(link)
+    with (folder / "image.tar").open("rb") as source:
+        answer = driver._service.upload("/images/import", {"reference": "localhost/dev-link:latest"}, source, 60)
+    driver._service.expect("importing", answer)

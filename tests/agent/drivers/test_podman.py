@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from corral.agent.drivers import toolbox
+from corral.agent.drivers import podman_images, toolbox
 from corral.agent.drivers.base import DriverError
 from corral.agent.drivers.etc_files import resolvers
 from corral.agent.drivers.host import is_mounted, unmount, wait_for
 from corral.agent.drivers.podman import PodmanDriver
+from corral.domain import compute_clusters
 from corral.protocol.messages import DesiredAllocation, Step
 from tests import podman
 from tests.podman import Box, Key, Ssh
@@ -25,7 +26,8 @@ pytestmark = pytest.mark.podman
 @pytest.fixture(scope="module")
 def cluster(driver: PodmanDriver, key: Key) -> Iterator[DesiredAllocation]:
     """A running compute cluster in a pure busybox image."""
-    want = podman.desired(key, pids=40, env={"GREETING": 'say "hi" twice', "EMPTY": ""})
+    env = {"GREETING": 'say "hi" twice', "EMPTY": "", "FOLDER": "C:\\", "ODD": '\\" \\\\"'}
+    want = podman.desired(key, pids=40, env=env)
     podman.start(driver, want)
     yield want
     driver.remove(want.id)
@@ -61,6 +63,7 @@ def test_a_session_sees_the_environment_that_was_asked_for(shell: Ssh) -> None:
     seen = shell.text("env").splitlines()
     assert 'GREETING=say "hi" twice' in seen
     assert "EMPTY=" in seen
+    assert 'ODD=\\" \\\\"' in seen
     assert any(line.startswith("PATH=") and "/usr/bin" in line for line in seen)
 
 
@@ -264,10 +267,30 @@ def test_an_image_that_cannot_be_pulled_says_why_and_leaves_nothing(driver: Podm
     assert not box.folder(want.id).exists()
 
 
-@pytest.mark.parametrize("image", ["", "../x", "a b", "x?y=1", "-v", "x\n", "ü"])
+@pytest.mark.parametrize(
+    "image",
+    [
+        "",
+        "../x",
+        "a b",
+        "x?y=1",
+        "-v",
+        "x\n",
+        "ü",
+        "dir:/etc",
+        "docker-archive:/x.tar",
+        "oci:/x",
+        "docker://a/b",
+        "a/b:c/d",
+    ],
+)
 def test_a_name_that_is_no_image_is_refused(driver: PodmanDriver, image: str) -> None:
     with pytest.raises(DriverError, match="not the name of an image"):
         podman.start(driver, podman.desired(image=image))
+
+
+def test_a_name_is_an_image_for_the_agent_as_for_the_site() -> None:
+    assert (podman_images._REFERENCE.pattern, podman_images.MAX_REFERENCE) == (compute_clusters._IMAGE.pattern, 300)
 
 
 @pytest.mark.parametrize("allocation", ["", "..", "a/b", "/etc", "x" * 65, "a\0b"])

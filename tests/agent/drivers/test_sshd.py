@@ -101,12 +101,24 @@ def test_a_file_of_the_host_is_not_inside(image: Path) -> None:
     assert not is_inside(image, "/bin/x")
 
 
+@pytest.mark.parametrize("shell", ["/bin/\0", "/" + "x" * 300])
+def test_a_shell_that_no_file_can_have_is_replaced(image: Path, shell: str) -> None:
+    (image / "etc/passwd").write_text(f"root:x:0:0:root:/root:{shell}\n")
+    prepare_accounts(image)
+    assert passwd(image)["root"][6] == "/bin/sh"
+
+
+@pytest.mark.parametrize("name", ["passwd", "group"])
+def test_a_name_the_kernel_cannot_take_is_not_inside(image: Path, name: str) -> None:
+    assert not is_inside(image, f"/etc/{name}\0")
+
+
 def test_the_environment_stands_quoted_before_each_key(tmp_path: Path) -> None:
     folder = SshFolder(tmp_path)
     folder.prepare()
     folder.write_keys(
         ["ssh-ed25519 AAAA one", " ssh-ed25519 BBBB two\n"],
-        {"A": 'x "y"', "HOME": "/elsewhere", "BAD-NAME": "1", "LINES": "a\nb", "É": "1"},
+        {"A": 'x "y"', "HOME": "/elsewhere", "BAD-NAME": "1", "LINES": "a\nb", "É": "1", "END": "C:\\"},
     )
     lines = (folder.mounted / "authorized_keys").read_text().splitlines()
     assert lines == [

@@ -6,6 +6,7 @@ the specification: exactly the GPUs that were given must be there (spec 40, "Run
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -90,16 +91,32 @@ def check_known(specification: Specification, uuids: Iterable[str]) -> None:
 
 
 def devices_in(dev: Path, specification: Specification) -> frozenset[Node]:
-    """Return all GPU devices in a container's /dev: by name, and by a GPU's number under any other name."""
+    """Return all GPU devices in a container's /dev: by name, and by a GPU's number under any other name.
+
+    A link in its place is refused: seen from the host it would lead to a folder of the host.
+    """
     known = {(node.major, node.minor) for nodes in specification.values() for node in nodes}
     found = set()
-    for path in dev.iterdir():
-        status = path.lstat()
-        if stat.S_ISCHR(status.st_mode) and path.name not in _STANDARD:
+    for name, status in _entries(dev):
+        if stat.S_ISCHR(status.st_mode) and name not in _STANDARD:
             number = (os.major(status.st_rdev), os.minor(status.st_rdev))
-            if number in known or _GPU_NODE.fullmatch(path.name):
-                found.add(Node(path.name, *number))
+            if number in known or _GPU_NODE.fullmatch(name):
+                found.add(Node(name, *number))
     return frozenset(found)
+
+
+def _entries(dev: Path) -> list[tuple[str, os.stat_result]]:
+    try:
+        fd = os.open(dev, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise DriverError("the image's /dev is not a folder; use an image with a plain /dev") from error
+        raise
+    try:
+        with os.scandir(fd) as entries:
+            return [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
+    finally:
+        os.close(fd)
 
 
 def verify(specification: Specification, given: Sequence[str], found: frozenset[Node]) -> tuple[str, ...]:

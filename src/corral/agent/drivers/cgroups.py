@@ -1,4 +1,4 @@
-"""What the kernel says of a container: its processes, and its out-of-memory kills (cgroup v1 and v2).
+"""What the kernel says of a container: its processes, and its out-of-memory kills (cgroup v1 and v2); signals to it.
 
 Podman's own `OOMKilled` is not to be relied on, and after a crash of its monitor it goes on
 saying "running": both are read from the kernel.
@@ -6,6 +6,9 @@ saying "running": both are read from the kernel.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +29,25 @@ class Cgroups:
             return False
         state = read_text(self.proc / str(pid) / "stat").rpartition(")")[2].split()
         return bool(state) and state[0] not in "ZX"
+
+    def send(self, pid: int, container: str, number: int) -> None:
+        """Send a signal to a process of this container; nothing is done where there is none of that number.
+
+        The process is held first and looked at then: between reading a number and signalling it,
+        it may have become a process of the host.
+        """
+        if pid <= 0:
+            return
+        try:
+            held = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        try:
+            if self.alive(pid, container):
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(held, number)
+        finally:
+            os.close(held)
 
     def memory_group(self, pid: int) -> Path | None:
         """Return the folder of the control group that counts this process's memory."""

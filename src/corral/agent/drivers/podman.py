@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import threading
@@ -317,7 +316,7 @@ class PodmanDriver:
             answer = self._service.call("POST", path, {"timeout": "1"})
             self._service.expect("stopping the container", answer, 304, 404)
             if not wait_for(lambda: not self._cgroups.alive(container.pid, container.id), 10):
-                os.kill(container.pid, signal.SIGKILL)
+                self._cgroups.send(container.pid, container.id, signal.SIGKILL)
 
     def _ask_to_end(self, container: Container, grace_s: float) -> None:
         """Send TERM to all that runs beside the first process, and give it time; what stays is killed with it."""
@@ -326,8 +325,7 @@ class PodmanDriver:
             return [pid for pid in self._cgroups.processes(container.pid) if pid != container.pid]
 
         for pid in others():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+            self._cgroups.send(pid, container.id, signal.SIGTERM)
         wait_for(lambda: not others(), grace_s)
 
     def remove(self, allocation: str) -> None:
@@ -352,8 +350,7 @@ class PodmanDriver:
         self._service.expect("removing the container", answer, 404)
         if not wait_for(lambda: not self._cgroups.alive(container.pid, container.id), 10):
             # Its monitor died, so Podman only forgot it: end it by its first process.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(container.pid, signal.SIGKILL)
+            self._cgroups.send(container.pid, container.id, signal.SIGKILL)
             if not wait_for(lambda: not self._cgroups.alive(container.pid, container.id), 10):
                 raise DriverError("the container's first process cannot be ended", retry=True)
 

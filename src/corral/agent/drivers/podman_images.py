@@ -19,7 +19,13 @@ from corral.agent.drivers.storage import Layers, layers
 SILENCE_S = 600.0
 """A pull that says nothing for so long is given up."""
 
-_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
+_COMPONENT = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
+_REFERENCE = re.compile(
+    rf"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]{{1,5}})?/)?{_COMPONENT}(?:/{_COMPONENT})*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
+)
+"""A registry's reference only, as the site has it too: `dir:/etc` would read this machine's own files."""
+MAX_REFERENCE = 300
 _PASSING = ("dial tcp", "timeout", "timed out", "connection re", "no route", "i/o", "EOF", "502", "503", "504", "429")
 """Words of a pull's failure that may be gone the next time."""
 
@@ -51,7 +57,7 @@ class Images:
 
         Raises DriverError with the registry's words when it cannot be had.
         """
-        if not _REFERENCE.fullmatch(reference) or ".." in reference:
+        if len(reference) > MAX_REFERENCE or not _REFERENCE.fullmatch(reference):
             raise DriverError(f"{reference!r} is not the name of an image")
         found = self._find(reference)
         if found is not None:

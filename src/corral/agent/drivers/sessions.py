@@ -83,7 +83,7 @@ class Sessions:
         if self._leftovers(members):
             # `nohup job &` as a connection's last word: it may not have come to detach itself yet.
             time.sleep(SETTLE_S)
-            end(self._leftovers(members))
+            end(self._leftovers(members), members)
 
     def _leftovers(self, members: Members) -> list[Process]:
         processes = [p for pid in members() if (p := _look(pid)) is not None]
@@ -229,13 +229,19 @@ def leftovers(processes: Collection[Process], live: Collection[str]) -> list[Pro
     return [p for p in processes if p.session in dead and not p.ignores_hangup]
 
 
-def end(doomed: Iterable[Process]) -> None:
-    """Hang up on what closed connections left running; kill what does not go."""
-    pidfds = []
+def end(doomed: Iterable[Process], members: Members) -> None:
+    """Hang up on what closed connections left running; kill what does not go.
+
+    The processes are held first and looked for then: a number that was used again meanwhile
+    is no member, so nothing outside the container is ever signalled.
+    """
+    held: dict[int, int] = {}
     try:
         for process in doomed:
             with contextlib.suppress(ProcessLookupError):
-                pidfds.append(os.pidfd_open(process.pid))
+                held[process.pid] = os.pidfd_open(process.pid)
+        inside = set(members())
+        pidfds = [fd for pid, fd in held.items() if pid in inside]
         _signal(pidfds, signal.SIGHUP, signal.SIGCONT)
         deadline = time.monotonic() + GRACE_AFTER_HANGUP_S
         waiting = list(pidfds)
@@ -244,7 +250,7 @@ def end(doomed: Iterable[Process]) -> None:
             time.sleep(0.02)
         _signal(waiting, signal.SIGKILL)
     finally:
-        for fd in pidfds:
+        for fd in held.values():
             os.close(fd)
 
 

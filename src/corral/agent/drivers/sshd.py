@@ -90,7 +90,7 @@ class SshFolder:
 
 
 def _for_sessions(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return what can be handed to a session: a line break cannot stand in a key's line."""
+    """Return what can be handed to a session: a line break cannot stand in a key's line, nor a backslash at its end."""
     return [
         (name, value)
         for name, value in environment.items()
@@ -98,6 +98,7 @@ def _for_sessions(environment: Mapping[str, str]) -> list[tuple[str, str]]:
         and name.replace("_", "a").isalnum()
         and name.isascii()
         and not {"\n", "\r", "\0"} & set(value)
+        and not value.endswith("\\")
     ]
 
 
@@ -190,6 +191,13 @@ def _shell(wanted: str, rootfs: Path) -> str:
 
 def is_inside(rootfs: Path, path: str) -> bool:
     """Tell whether `path` is a file for someone whose root is `rootfs`: links are followed as seen from there."""
+    try:
+        return _is_inside(rootfs, path)
+    except (OSError, ValueError):
+        return False  # no file has such a name
+
+
+def _is_inside(rootfs: Path, path: str) -> bool:
     parts, done = [p for p in path.split("/") if p][::-1], Path()
     for _ in range(200):
         if not parts:

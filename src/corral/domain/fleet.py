@@ -2,7 +2,8 @@
 
 Cells by pool and GPU model, in each a level for each number of free GPUs, in each the machines grouped
 by what else they have free. So finding the best fit costs as much as there are pools and models to
-look into, not machines, full or empty.
+look into, not machines, full or empty. What no machine is any more is forgotten: machines choose what
+they report.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from typing import NamedTuple
 
 from corral.domain.resources import Ask, Resources, on_machine
 
-ANY = ""
-"""The cell of all GPU models together: where an ask without GPUs looks."""
+ANY = "\0"
+"""The cell of all GPU models together, which no model is called: where an ask without GPUs looks."""
+MOST_LOOKUPS = 1_000
+MOST_NEEDS = 10_000
+"""Answers kept; people choose what they ask for."""
 
 
 class Gpu(NamedTuple):
@@ -88,14 +92,14 @@ class Ahead:
     def __init__(self) -> None:
         self._asks: list[PlacementAsk] = []
         self._machines: set[str] = set()
-        self._kinds: dict[Kind, bool] = {}
+        self._tried: dict[Kind, int] = {}
+        """How many of the asks could never use machines of a kind; -1: one could."""
 
     def add(self, ask: PlacementAsk) -> None:
         if ask.machine is not None:
             self._machines.add(ask.machine)
         else:
             self._asks.append(ask)
-            self._kinds.clear()
 
     def __bool__(self) -> bool:
         return bool(self._asks or self._machines)
@@ -107,10 +111,11 @@ class Ahead:
 
     def waits_for(self, kind: Kind) -> bool:
         """Whether an earlier ask could use machines of this kind, were they empty."""
-        known = self._kinds.get(kind)
-        if known is None:
-            known = self._kinds[kind] = any(_could_ever(kind, ask) for ask in self._asks)
-        return known
+        tried = self._tried.get(kind, 0)
+        if 0 <= tried < len(self._asks):
+            one_could = any(_could_ever(kind, ask) for ask in self._asks[tried:])
+            tried = self._tried[kind] = -1 if one_could else len(self._asks)
+        return tried < 0
 
 
 def _could_ever(kind: Kind, ask: PlacementAsk) -> bool:
@@ -137,12 +142,6 @@ class Machine:
             self.by_model[gpu.model].append(gpu)
         self.homes: list[tuple[_Level, _Key]] = []
 
-    def free_gpus(self) -> int:
-        return sum(len(gpus) for gpus in self.by_model.values())
-
-    def lacks(self, need: Resources) -> bool:
-        return self.vcpu < need.vcpu or self.ram < need.ram_mib or self.storage < need.storage_mib
-
 
 _Key = tuple[int, int, int, int]
 """Free vCPU, RAM, storage (MiB), and the number of the machine's kind."""
@@ -163,6 +162,11 @@ class _Shape:
         if name not in self.inside:
             self.inside.add(name)
             heappush(self.heap, name)
+
+    def remove(self, name: str) -> None:
+        self.members.remove(name)
+        if len(self.heap) > 2 * len(self.members) + 16:  # most of those in it have left
+            self.heap, self.inside = sorted(self.members), set(self.members)
 
     def first(self, but: set[str]) -> str | None:
         heap, members = self.heap, self.members
@@ -190,15 +194,39 @@ class _Level:
         shape.add(name)
 
     def remove(self, key: _Key, name: str) -> None:
-        members = self.shapes[key].members
-        members.remove(name)
-        if not members:
+        shape = self.shapes[key]
+        shape.remove(name)
+        if not shape.members:
             del self.shapes[key]
             del self.order[bisect_left(self.order, key)]
 
 
+class _Cell:
+    """The machines of one pool that have one GPU model; `machines` counts those too that take no work now."""
+
+    __slots__ = ("levels", "machines")
+
+    def __init__(self) -> None:
+        self.levels: list[_Level] = []
+        self.machines = 0
+
+
+class _Numbered:
+    """A kind's number, and how many machines are of it."""
+
+    __slots__ = ("machines", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.machines = 0
+
+
 Found = tuple[int, int, int, str, str]
 """Free GPUs, vCPU, RAM, machine, GPU model: sorts the best fit first."""
+
+
+_Lookup = tuple[frozenset[str] | None, str | None, str | None]
+"""Pools granted, pool asked, GPU model asked or `ANY`; None = each model by itself."""
 
 
 @dataclass
@@ -208,13 +236,14 @@ class Fleet:
     machines: dict[str, Machine] = field(default_factory=dict)
     """By name."""
     _names: dict[str, str] = field(default_factory=dict)
-    _cells: dict[tuple[str, str], list[_Level]] = field(default_factory=dict)
-    _kinds: dict[Kind, int] = field(default_factory=dict)
-    _kind_list: list[Kind] = field(default_factory=list)
+    _sorted: list[str] = field(default_factory=list)
+    """The names in order, when that was last asked for; empty: to be sorted anew."""
+    _cells: dict[tuple[str, str], _Cell] = field(default_factory=dict)
+    _kinds: dict[Kind, _Numbered] = field(default_factory=dict)
+    _by_number: dict[int, Kind] = field(default_factory=dict)
+    _last_number: int = 0
     _needs: dict[tuple[Ask, int], Resources] = field(default_factory=dict)
-    _lookups: dict[tuple[frozenset[str] | None, str | None, str], list[tuple[str, list[_Level]]]] = field(
-        default_factory=dict
-    )
+    _lookups: dict[_Lookup, list[tuple[str, _Cell]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, machines: Iterable[MachineFacts]) -> Fleet:
@@ -225,21 +254,49 @@ class Fleet:
 
     def replace(self, facts: MachineFacts) -> None:
         """Put in a machine, or what has become of it."""
-        self.remove(facts.id)
         kind = Kind(facts.pool, facts.total, tuple(sorted(facts.models.items())))
-        number = self._kinds.get(kind)
-        if number is None:
-            number = self._kinds[kind] = len(self._kind_list)
-            self._kind_list.append(kind)
-        machine = self.machines[facts.name] = Machine(facts, kind, number)
+        machine = Machine(facts, kind, self._enter(kind))  # before it leaves: what is as it was is not built anew
+        self.remove(facts.id)
+        self.machines[facts.name] = machine
         self._names[facts.id] = facts.name
+        self._sorted = []
         self._settle(machine)
 
     def remove(self, machine_id: str) -> None:
         """Take a machine out; nothing happens if it is not there."""
         name = self._names.pop(machine_id, None)
         if name is not None:
-            self._unsettle(self.machines.pop(name))
+            machine = self.machines.pop(name)
+            self._sorted = []
+            self._unsettle(machine)
+            self._leave(machine.kind)
+
+    def _enter(self, kind: Kind) -> int:
+        """Count one more machine of a kind; return the kind's number."""
+        known = self._kinds.get(kind)
+        if known is None:
+            self._last_number += 1
+            known = self._kinds[kind] = _Numbered(self._last_number)
+            self._by_number[known.number] = kind
+        known.machines += 1
+        for where in _cells_of(kind):
+            if where not in self._cells:
+                self._cells[where] = _Cell()
+                self._lookups.clear()
+            self._cells[where].machines += 1
+        return known.number
+
+    def _leave(self, kind: Kind) -> None:
+        known = self._kinds[kind]
+        known.machines -= 1
+        if not known.machines:
+            del self._kinds[kind], self._by_number[known.number]
+        for where in _cells_of(kind):
+            cell = self._cells[where]
+            cell.machines -= 1
+            if not cell.machines:
+                del self._cells[where]
+                self._lookups.clear()
 
     def take(self, plan: Plan) -> None:
         """The plan's resources are held from now on."""
@@ -252,20 +309,9 @@ class Fleet:
             else:
                 for gpu in plan.gpus:
                     free.remove(gpu)
-        self._give(machine, plan.resources, -1)
-
-    def release(self, plan: Plan) -> None:
-        """The plan's resources are free again."""
-        machine = self.machines[plan.machine]
-        self._unsettle(machine)
-        for gpu in plan.gpus:
-            insort(machine.by_model[gpu.model], gpu)
-        self._give(machine, plan.resources, 1)
-
-    def _give(self, machine: Machine, amount: Resources, sign: int) -> None:
-        machine.vcpu += sign * amount.vcpu
-        machine.ram += sign * amount.ram_mib
-        machine.storage += sign * amount.storage_mib
+        machine.vcpu -= plan.resources.vcpu
+        machine.ram -= plan.resources.ram_mib
+        machine.storage -= plan.resources.storage_mib
         self._settle(machine)
 
     def _settle(self, machine: Machine) -> None:
@@ -281,10 +327,7 @@ class Fleet:
         self._house(machine, (facts.pool, ANY), every, key)
 
     def _house(self, machine: Machine, where: tuple[str, str], free: int, key: _Key) -> None:
-        levels = self._cells.get(where)
-        if levels is None:
-            levels = self._cells[where] = []
-            self._lookups.clear()
+        levels = self._cells[where].levels
         while len(levels) <= free:
             levels.append(_Level())
         levels[free].add(key, machine.facts.name)
@@ -299,15 +342,17 @@ class Fleet:
         """Return what the ask means on machines of this kind."""
         known = self._needs.get((ask, kind_no))
         if known is None:
-            if len(self._needs) > 10_000:
+            if len(self._needs) >= MOST_NEEDS:
                 self._needs.clear()
-            known = self._needs[(ask, kind_no)] = on_machine(ask, self._kind_list[kind_no].total)
+            known = self._needs[(ask, kind_no)] = on_machine(ask, self._by_number[kind_no].total)
         return known
 
     def find(self, want: PlacementAsk, ahead: Ahead) -> Found | None:
         """Return the best fit for an ask that names no machine, or None."""
         best: Found | None = None
-        for model, levels in self._lookup(want):
+        each = want.gpu_model is None and want.ask.gpus > 0
+        for model, cell in self._lookup(want, None if each else want.gpu_model or ANY):
+            levels = cell.levels
             for free in range(want.ask.gpus, len(levels)):
                 if best is not None and free > best[0]:
                     break
@@ -318,18 +363,31 @@ class Fleet:
                         break
         return best
 
-    def _lookup(self, want: PlacementAsk) -> list[tuple[str, list[_Level]]]:
-        """Return the cells in which the ask looks, with their GPU model."""
-        every = want.gpu_model is None and want.ask.gpus > 0
-        model = "*" if every else want.gpu_model or ANY
+    def names(self) -> Sequence[str]:
+        """Return the names of all machines, in order."""
+        if not self._sorted:
+            self._sorted = sorted(self.machines)
+        return self._sorted
+
+    def count(self, want: PlacementAsk) -> int:
+        """Return how many machines are among those asked for, by pool and name."""
+        if want.machine is None:
+            return sum(cell.machines for _, cell in self._lookup(want, ANY))
+        machine = self.machines.get(want.machine)
+        return int(machine is not None and want.selects(want.machine, machine.facts.pool))
+
+    def _lookup(self, want: PlacementAsk, model: str | None) -> list[tuple[str, _Cell]]:
+        """Return the cells of a model in the pools asked for, with their GPU model. None: of each model."""
         known = self._lookups.get((want.pools, want.pool, model))
         if known is None:
+            if len(self._lookups) >= MOST_LOOKUPS:
+                self._lookups.clear()
             known = self._lookups[(want.pools, want.pool, model)] = [
-                (cell_model, levels)
-                for (pool, cell_model), levels in self._cells.items()
+                (cell_model, cell)
+                for (pool, cell_model), cell in self._cells.items()
                 if want.sees(pool)
                 and want.pool in (None, pool)
-                and (cell_model != ANY if every else cell_model == model)
+                and (cell_model != ANY if model is None else cell_model == model)
             ]
         return known
 
@@ -345,9 +403,13 @@ class Fleet:
             need = self.need(ask, kind_no)
             if need.vcpu > vcpu or need.ram_mib > ram or need.storage_mib > storage:
                 continue
-            if ahead and ahead.waits_for(self._kind_list[kind_no]):
+            if ahead and ahead.waits_for(self._by_number[kind_no]):
                 continue
             name = level.shapes[key].first(ahead.machines)
             if name is not None and (best is None or name < best[3]):
                 best = (free, vcpu, ram, name, model)
         return best
+
+
+def _cells_of(kind: Kind) -> list[tuple[str, str]]:
+    return [(kind.pool, ANY), *((kind.pool, model) for model, _ in kind.models)]

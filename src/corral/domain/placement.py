@@ -12,29 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from corral.domain.fleet import ANY, Ahead, Fleet, Machine, PlacementAsk, Plan
 from corral.domain.resources import MIB_PER_GIB, Ask
 
-
-@dataclass(frozen=True)
-class NoCapacity:
-    """No machine takes it now: (machine, reason) for each one that was considered, by name."""
-
-    reasons: Sequence[tuple[str, str]]
-
-
 _NOBODY = Ahead()
-
-
-def place(fleet: Fleet, want: PlacementAsk, ahead: Ahead = _NOBODY) -> Plan | NoCapacity:
-    """Choose a machine and GPUs for the ask; nothing is taken yet (`Fleet.take`)."""
-    plan = try_place(fleet, want, ahead)
-    return plan if plan is not None else NoCapacity(tuple(refusals(fleet, want, ahead)))
+REASONS_KEPT = 20
+"""Machines named in the reason why something waits; `explain` names all of them."""
 
 
 def try_place(fleet: Fleet, want: PlacementAsk, ahead: Ahead = _NOBODY) -> Plan | None:
-    """As `place`, without the reasons, which cost as much as there are machines."""
+    """Choose a machine and GPUs for the ask; nothing is taken yet (`Fleet.take`). None: no machine takes it."""
     if want.machine is not None:
         chosen = _named(fleet, want, want.machine, ahead)
     else:
@@ -63,10 +52,25 @@ def _named(fleet: Fleet, want: PlacementAsk, name: str, ahead: Ahead) -> tuple[s
 
 def refusals(fleet: Fleet, want: PlacementAsk, ahead: Ahead = _NOBODY) -> Iterator[tuple[str, str]]:
     """Yield (machine, reason) for each machine that was asked for, by name. Others' machines are not named."""
-    for name in sorted(fleet.machines):
+    for name in fleet.names():
         machine = fleet.machines[name]
         if want.selects(name, machine.facts.pool):
             yield name, why_not(fleet, machine, want, ahead)
+
+
+def why_it_waits(fleet: Fleet, want: PlacementAsk, ahead: Ahead = _NOBODY) -> str:
+    """Return in words why no machine takes it; as many are judged as are named."""
+    named = list(islice(refusals(fleet, want, ahead), REASONS_KEPT))
+    return in_words(named, fleet.count(want))
+
+
+def in_words(named: Sequence[tuple[str, str]], machines: int) -> str:
+    """`named`: what those named first said, of all the `machines` that were asked for."""
+    if not named:
+        return "no machine that this workspace may use is what was asked for"
+    kept = named[:REASONS_KEPT]
+    more = f"; and {machines - len(kept)} more machines" if machines > len(kept) else ""
+    return "; ".join(f"{machine}: {reason}" for machine, reason in kept) + more
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class Answer:
 def explain(fleet: Fleet, want: PlacementAsk, ahead: Ahead = _NOBODY) -> list[Answer]:
     """Return every machine the workspace may use, by name, and why it would not take the ask."""
     answers = []
-    for name in sorted(fleet.machines):
+    for name in fleet.names():
         machine = fleet.machines[name]
         if not want.sees(machine.facts.pool):
             continue

@@ -31,6 +31,10 @@ API = "/v4.0.0/libpod"
 START_DEADLINE_S = 15.0
 RETRY_DEADLINE_S = 20.0
 CALL_TIMEOUT_S = 120.0
+PING_TIMEOUT_S = 5.0
+HEARD_S = 5.0
+"""A service that answered so lately is not asked whether it lives."""
+NEVER = float("-inf")
 NOFILE_LIMIT = 1 << 20
 DEFAULT_PID_MAX = 32768
 
@@ -106,6 +110,7 @@ class PodmanService:
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
         self._version = ""
+        self._heard = NEVER
         self._write_configuration()
 
     def _write_configuration(self) -> None:
@@ -153,7 +158,12 @@ class PodmanService:
     # -- the process ---------------------------------------------------------------------
 
     def ensure(self) -> None:
-        """Have a service that answers, started now if need be; RuntimeUnavailable when there is none in time."""
+        """Have a service that answers, started now if need be; RuntimeUnavailable when there is none in time.
+
+        Only who finds it silent waits for whoever else starts it.
+        """
+        if time.monotonic() - self._heard < HEARD_S or self._answers():
+            return
         with self._lock:
             if self._answers():
                 return
@@ -172,7 +182,7 @@ class PodmanService:
 
     def _answers(self) -> bool:
         try:
-            return self._call("GET", "/_ping", None, 5).ok
+            return self._call("GET", "/_ping", None, PING_TIMEOUT_S).ok
         except OSError:
             return False
 
@@ -260,8 +270,10 @@ class PodmanService:
             try:
                 return self._call(method, target, body, timeout_s)
             except TimeoutError as error:
+                self._heard = NEVER
                 raise RuntimeUnavailable(f"podman did not answer {method} {path} within {timeout_s:.0f} s") from error
             except (OSError, http.client.HTTPException) as error:
+                self._heard = NEVER
                 if time.monotonic() > end:
                     raise RuntimeUnavailable(f"podman broke off {method} {path} again and again: {error}") from error
                 time.sleep(0.05)
@@ -274,7 +286,9 @@ class PodmanService:
 
     def _call(self, method: str, target: str, body: object, timeout_s: float) -> Answer:
         with self._exchange(method, target, body, timeout_s) as response:
-            return Answer(response.status, response.read())
+            answer = Answer(response.status, response.read())
+        self._heard = time.monotonic()
+        return answer
 
     @contextlib.contextmanager
     def _exchange(self, method: str, target: str, body: object, timeout_s: float) -> Iterator[http.client.HTTPResponse]:
@@ -290,6 +304,7 @@ class PodmanService:
 
     def lines(self, method: str, path: str, query: Mapping[str, str], timeout_s: float) -> Iterator[bytes]:
         """Yield the lines of a long answer as they come; `timeout_s` bounds each silence. Not repeated."""
+        self._heard = NEVER
         self.ensure()
         try:
             with self._exchange(method, f"{API}{path}?{urlencode(query)}", None, timeout_s) as response:
@@ -298,7 +313,8 @@ class PodmanService:
             raise RuntimeUnavailable(f"podman broke off {method} {path}: {error}") from error
 
     def upload(self, path: str, query: Mapping[str, str], source: IO[bytes], timeout_s: float) -> Answer:
-        """POST a whole file; its size must not change meanwhile."""
+        """POST a whole file; its size must not change meanwhile. Not repeated."""
+        self._heard = NEVER
         self.ensure()
         connection = UnixConnection(self._socket, timeout_s)
         headers = {"Content-Type": "application/x-tar", "Content-Length": str(os.fstat(source.fileno()).st_size)}

@@ -14,6 +14,9 @@ MAX_FRAME = 1024 * 1024
 KEEP_ALIVE_S = 75
 """Longer than the 10 s between an agent's requests, so that connections are used again."""
 PING_EVERY_S = 30.0
+"""Keeps proxies in between from closing what is silent. No answer is waited for: a pong comes behind the data, so a
+reader that pauses (a stopped download, ^Z) gives none for as long as it likes. TCP finds the dead, and agents' sessions
+have a silence of their own."""
 
 
 def uvicorn_config(app: ASGIApp, **given: Any) -> uvicorn.Config:
@@ -23,7 +26,7 @@ def uvicorn_config(app: ASGIApp, **given: Any) -> uvicorn.Config:
         "ws_max_size": MAX_FRAME,
         "ws_per_message_deflate": False,
         "ws_ping_interval": PING_EVERY_S,
-        "ws_ping_timeout": PING_EVERY_S,
+        "ws_ping_timeout": None,
         "timeout_keep_alive": KEEP_ALIVE_S,
         "log_config": None,
         "access_log": False,

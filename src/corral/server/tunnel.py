@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from structlog import get_logger
@@ -25,6 +24,7 @@ from corral.protocol.messages import OpenStream, StreamTarget
 from corral.server.agents import Hub
 from corral.server.door import Door
 from corral.server.errors import deny
+from corral.server.threads import Threads
 from corral.store.engine import Database
 from corral.store.transaction import Signal, Wake
 from corral.usecases import connections, sessions
@@ -34,6 +34,11 @@ log = get_logger()
 DIAL_WITHIN_S = 10.0
 RECHECK_EVERY_S = 30.0
 """A token's expiry wakes nobody: every stream is authorised again this often."""
+CHECK_TRIES, CHECK_AGAIN_S = 5, 2.0
+"""A stream that cannot be judged for so long, as the database is away, ends: who may not stay must not."""
+CLOSE_WITHIN_S = 5.0
+"""A side that does not read cannot be told why."""
+THREADS = 8
 CLOSE_NOT_ALLOWED = 4403
 CLOSE_ENDED = 1000
 MAX_STREAMS_OF_A_USER = 200
@@ -69,6 +74,14 @@ class Open:
     agent: asyncio.Future[WebSocket]
     over: asyncio.Event = field(default_factory=asyncio.Event)
     reason: str = ""
+    judging: bool = False
+    judge_again: bool = False
+    """Something changed while it was judged."""
+
+    def concerns(self, ids: set[str]) -> bool:
+        """Whether a change of these (users, workloads, machines, tokens) may end it."""
+        target = self.target
+        return not ids.isdisjoint((target.user_id, target.workload_id, target.machine_id, target.token_id))
 
     def end(self, reason: str) -> None:
         """End it for a reason that its person is told."""
@@ -86,6 +99,9 @@ class Streams:
         self._db = db
         self._hub = hub
         self._open: dict[str, Open] = {}
+        self._asking: list[set[str]] = []
+        """For each ask at the door: what changed since, as its stream is not open yet."""
+        self._threads = Threads(THREADS)
         self._jobs: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -119,6 +135,8 @@ class Streams:
             await _join(ws, agent, stream)
         except Refusal as refusal:
             await deny(ws, refusal)
+        except (RuntimeError, WebSocketDisconnect, OSError):
+            pass  # the person left before it was open
         finally:
             self._open.pop(stream.id, None)
             stream.end("The person has left.")
@@ -129,10 +147,11 @@ class Streams:
         if stream is None or stream.target.machine_id != machine_id or stream.agent.done():
             await deny(ws, Refusal("NOT_FOUND", "No stream of this machine waits under this id."))
             return
-        await ws.accept()
-        if not stream.agent.done():
-            stream.agent.set_result(ws)
-        await stream.over.wait()
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect, OSError):
+            await ws.accept()
+            if not stream.agent.done():
+                stream.agent.set_result(ws)
+            await stream.over.wait()
         await _close(ws, CLOSE_ENDED, stream.reason)
 
     def refused(self, machine_id: str, stream_id: str, message: str) -> None:
@@ -151,16 +170,8 @@ class Streams:
             stream.end("The log was read.")
 
     async def _ask(self, door: Door, name: str, target: StreamTarget, port: int) -> Open:
-        def authorise() -> connections.Target:
-            with door.write() as ctx:
-                return connections.open_stream(ctx, name, target.value, port)
-
-        where = await run_in_threadpool(authorise)
-        mine = sum(1 for other in self._open.values() if other.target.user_id == where.user_id)
-        if mine >= MAX_STREAMS_OF_A_USER:
-            raise Refusal("RATE_LIMITED", f"You have {mine} open streams. Close some first.", retry_after_s=5)
-        stream = Open(os.urandom(16).hex(), door, where, asyncio.get_running_loop().create_future())
-        self._open[stream.id] = stream
+        stream = await self._authorised(door, name, target, port)
+        where = stream.target
         ask = OpenStream(
             stream=stream.id,
             url=f"/api/v1/agent/streams/{stream.id}",
@@ -174,6 +185,28 @@ class Streams:
         except BaseException:
             del self._open[stream.id]
             raise
+        return stream
+
+    async def _authorised(self, door: Door, name: str, target: StreamTarget, port: int) -> Open:
+        """Let it in and count it among the open ones. What was revoked meanwhile is judged at once, not forgotten."""
+
+        def authorise() -> connections.Target:
+            with door.write() as ctx:
+                return connections.open_stream(ctx, name, target.value, port)
+
+        changed: set[str] = set()
+        self._asking.append(changed)
+        try:
+            where = await self._threads.run(authorise)
+        finally:
+            self._asking = [other for other in self._asking if other is not changed]
+        mine = sum(1 for other in self._open.values() if other.target.user_id == where.user_id)
+        if mine >= MAX_STREAMS_OF_A_USER:
+            raise Refusal("RATE_LIMITED", f"You have {mine} open streams. Close some first.", retry_after_s=5)
+        stream = Open(os.urandom(16).hex(), door, where, asyncio.get_running_loop().create_future())
+        self._open[stream.id] = stream
+        if stream.concerns(changed):
+            self._judge_soon(stream)
         return stream
 
     async def _dialled(self, stream: Open) -> WebSocket:
@@ -191,34 +224,76 @@ class Streams:
     def _on_commit(self, signals: Sequence[Signal], _seq: int | None) -> None:
         ids = {s.id for s in signals if s.wake in (Wake.STREAMS, Wake.MACHINE_REMOVED)}
         if ids and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._check, ids)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: everything ends
+                self._loop.call_soon_threadsafe(self._check, ids)
 
     def _check(self, ids: set[str]) -> None:
+        for changed in self._asking:
+            changed |= ids
         for stream in list(self._open.values()):
-            target = stream.target
-            if ids & {target.user_id, target.workload_id, target.machine_id, target.token_id}:
-                self._job(self._authorise_again(stream))
+            if stream.concerns(ids):
+                self._judge_soon(stream)
 
-    async def _authorise_again(self, stream: Open) -> None:
+    def _judge_soon(self, stream: Open) -> None:
+        stream.judge_again = True
+        if not stream.judging:
+            stream.judging = True
+            self._job(self._judge(stream))
+
+    async def _judge(self, stream: Open) -> None:
+        """Authorise a stream again until nothing changed meanwhile; end it where that is refused or cannot be done."""
+        tries = 0
+        try:
+            while stream.judge_again and not stream.over.is_set():
+                stream.judge_again = False
+                if await self._may_stay(stream):
+                    tries = 0
+                    continue
+                tries += 1
+                if tries >= CHECK_TRIES:
+                    stream.end("The control plane cannot tell whether you may still use this. Connect again soon.")
+                stream.judge_again = True
+                await _over_or_after(stream, CHECK_AGAIN_S)
+        finally:
+            stream.judging = False
+
+    async def _may_stay(self, stream: Open) -> bool:
+        """Return whether it could be judged; a refusal ends it."""
+
         def allowed() -> None:
             with stream.door.read() as ctx:
                 connections.still_allowed(ctx, stream.target)
 
         try:
-            await run_in_threadpool(allowed)
+            await self._threads.run(allowed)
         except Refusal as refusal:
             stream.end(refusal.message)
+        except Exception:
+            log.exception("stream_not_judged", stream=stream.id, machine=stream.target.machine_id)
+            return False
+        return True
 
     async def _recheck(self) -> None:
         while True:
             await asyncio.sleep(RECHECK_EVERY_S)
             for stream in list(self._open.values()):
-                await self._authorise_again(stream)
+                self._judge_soon(stream)
 
     def _job(self, coroutine: Any) -> None:
         job = asyncio.ensure_future(coroutine)
         self._jobs.add(job)
-        job.add_done_callback(self._jobs.discard)
+        job.add_done_callback(self._ended)
+
+    def _ended(self, job: asyncio.Task[None]) -> None:
+        self._jobs.discard(job)
+        if not job.cancelled() and job.exception() is not None:
+            log.error("stream_job_failed", exc_info=job.exception())
+
+
+async def _over_or_after(stream: Open, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stream.over.wait()
 
 
 async def _join(person: WebSocket, agent: WebSocket, stream: Open) -> None:
@@ -255,8 +330,9 @@ async def _copy(source: WebSocket, sink: WebSocket) -> None:
 
 async def _close(ws: WebSocket, code: int, reason: str) -> None:
     if ws.application_state is WebSocketState.CONNECTED and ws.client_state is WebSocketState.CONNECTED:
-        with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-            await ws.close(code, reason.encode()[:120].decode(errors="ignore"))
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect, OSError, TimeoutError):
+            async with asyncio.timeout(CLOSE_WITHIN_S):
+                await ws.close(code, reason.encode()[:120].decode(errors="ignore"))
 
 
 def _answer_headers(target: connections.Target) -> list[tuple[bytes, bytes]]:
@@ -293,15 +369,11 @@ def _target(ws: WebSocket) -> tuple[StreamTarget, int]:
 
 async def agent_route(ws: WebSocket) -> None:
     """`WS /api/v1/agent/streams/{stream}`: an agent's dial-back, with its machine's credential."""
-    db: Database = ws.app.state.db
-    scheme, _, key = ws.headers.get("authorization", "").partition(" ")
-
-    def machine() -> str:
-        with db.read() as tx:
-            return sessions.authenticate(tx, key.strip() if scheme.lower() == "bearer" else "").machine_id
-
+    hub: Hub = ws.app.state.hub
+    scheme, _, text = ws.headers.get("authorization", "").partition(" ")
+    key = text.strip() if scheme.lower() == "bearer" else ""
     try:
-        machine_id = await run_in_threadpool(machine)
+        machine_id = (await hub.ask(lambda tx: sessions.authenticate(tx, key))).machine_id
     except Refusal as refusal:
         await deny(ws, refusal)
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from corral.agent.drivers.base import DriverError
 from corral.agent.drivers.host import wait_for
 from corral.agent.drivers.podman import PodmanDriver
-from corral.agent.drivers.sessions import Process, leftovers
+from corral.agent.drivers.sessions import Process, Session, Sessions, leftovers
 from corral.protocol.messages import DesiredAllocation
 from tests import podman
 from tests.podman import Box, Key, Ssh
@@ -41,6 +42,77 @@ def test_what_has_a_session_of_its_own_and_let_go_of_the_connection_lives_on() -
 
 def test_what_came_by_no_connection_is_left_alone() -> None:
     assert leftovers([process(1, 1, tag="")], live=()) == []
+
+
+@pytest.fixture
+def sessions() -> Iterator[Sessions]:
+    made = Sessions()
+    yield made
+    made.close()
+
+
+def connection_that_ends(sessions: Sessions, container: str, members: Callable[[], list[int]]) -> None:
+    """Let a connection of this container be over at once."""
+    ended = subprocess.Popen(["sleep", "600"])
+    sessions._watch(Session("tag", container, members), ended.pid)
+    ended.kill()
+    ended.wait()
+
+
+def test_a_container_that_is_slow_to_clear_up_holds_up_no_other(sessions: Sessions) -> None:
+    let_go, looked = threading.Event(), threading.Event()
+
+    def slow() -> list[int]:
+        let_go.wait(20)
+        return []
+
+    def quick() -> list[int]:
+        looked.set()
+        return []
+
+    try:
+        connection_that_ends(sessions, "a", slow)
+        connection_that_ends(sessions, "b", quick)
+        assert looked.wait(10)
+    finally:
+        let_go.set()
+
+
+def test_connections_that_end_together_are_cleared_up_together(sessions: Sessions) -> None:
+    first, let_go, looks = threading.Event(), threading.Event(), []
+
+    def members() -> list[int]:
+        looks.append(True)
+        first.set()
+        let_go.wait(20)
+        return []
+
+    try:
+        connection_that_ends(sessions, "a", members)
+        assert first.wait(10)
+        for _ in range(20):
+            connection_that_ends(sessions, "a", members)
+        assert wait_for(lambda: len(sessions._selector.get_map()) == 1, 10)
+    finally:
+        let_go.set()
+    sessions.close()
+    assert len(looks) == 2, "the one that ran, and one for all that ended meanwhile"
+
+
+def test_a_clearing_up_that_fails_is_not_the_last_one(sessions: Sessions) -> None:
+    looked = threading.Event()
+
+    def broken() -> list[int]:
+        raise ValueError
+
+    def whole() -> list[int]:
+        looked.set()
+        return []
+
+    connection_that_ends(sessions, "a", broken)
+    assert wait_for(lambda: not sessions._due, 10)
+    connection_that_ends(sessions, "a", whole)
+    assert looked.wait(10)
 
 
 @pytest.fixture(scope="module")

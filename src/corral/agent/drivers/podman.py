@@ -150,6 +150,11 @@ class PodmanDriver:
             raise DriverError("the container is not running", retry=True)
         return container
 
+    def _processes(self, container: Container) -> list[int]:
+        """Return the container's processes, none once it is over: its first one's number may be another's then."""
+        alive = self._cgroups.alive(container.pid, container.id)
+        return self._cgroups.processes(container.pid) if alive else []
+
     def _oom_kills(self, container: Container) -> int:
         """Return the kills in this container and in those that the allocation had before (their cgroups are gone)."""
         if container.machine != self._config.machine:
@@ -273,7 +278,7 @@ class PodmanDriver:
             raise
         self._write_keys(want, container)
         check_sshd(container.id)
-        self._sessions.sweep(lambda: self._cgroups.processes(container.pid))
+        self._sessions.sweep(lambda: self._processes(container))
         self._remember(want.id, started=True)
         host_key = sshd.SshFolder(self._storage.folder(want.id)).host_key()
         progress(Step.VERIFYING, f"sshd answers; GPUs inside: {', '.join(gpus) or 'none'}")
@@ -322,7 +327,7 @@ class PodmanDriver:
         """Send TERM to all that runs beside the first process, and give it time; what stays is killed with it."""
 
         def others() -> list[int]:
-            return [pid for pid in self._cgroups.processes(container.pid) if pid != container.pid]
+            return [pid for pid in self._processes(container) if pid != container.pid]
 
         for pid in others():
             self._cgroups.send(pid, container.id, signal.SIGTERM)
@@ -364,7 +369,7 @@ class PodmanDriver:
 
     def open_ssh(self, allocation: str) -> socket.socket:
         container = self._running(allocation)
-        return self._sessions.open(container.id, lambda: self._cgroups.processes(container.pid))
+        return self._sessions.open(container.id, lambda: self._processes(container))
 
     def open_port(self, allocation: str, port: int) -> socket.socket:
         return connect_inside(self._running(allocation).pid, port)

@@ -9,6 +9,7 @@ too, but what the user detached (nohup, setsid, tmux) lives on, as with any sshd
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import selectors
@@ -28,6 +29,8 @@ from corral.agent.drivers import sshd, toolbox
 from corral.agent.drivers.base import DriverError
 from corral.agent.drivers.host import SYSTEM_PATH, missing
 
+log = logging.getLogger(__name__)
+
 TAG = "CORRAL_SSH_SESSION"
 EXEC_TIMEOUT_S = 30
 GREETING_TIMEOUT_S = 10
@@ -45,11 +48,16 @@ Members = Callable[[], Iterable[int]]
 @dataclass(frozen=True)
 class Session:
     tag: str
+    container: str
     members: Members
 
 
 class Sessions:
-    """The ssh connections that this agent opened, and one thread that sees them end."""
+    """The ssh connections that this agent opened, and one thread that sees them end.
+
+    What they left is ended by a thread of the container's own, for all that ended meanwhile:
+    a container that is slow to clear up holds up no other.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -58,11 +66,14 @@ class Sessions:
         self._wake_read, self._wake_write = socket.socketpair()
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._thread: threading.Thread | None = None
+        self._due: dict[str, bool] = {}
+        """Containers that are being swept -> whether a connection ended since that began."""
+        self._sweepers: list[threading.Thread] = []
         self._closed = False
 
     def open(self, container: str, members: Members) -> socket.socket:
         """Return a stream to a fresh sshd in `container`."""
-        session = Session(secrets.token_hex(8), members)
+        session = Session(secrets.token_hex(8), container, members)
         ours, theirs = socket.socketpair()
         try:
             with self._lock:
@@ -92,7 +103,7 @@ class Sessions:
         return leftovers(processes, live)
 
     def close(self) -> None:
-        """End the thread; connections and what runs in them go on."""
+        """End the threads; connections and what runs in them go on."""
         with self._lock:
             if self._closed:
                 return
@@ -101,6 +112,8 @@ class Sessions:
         self._wake_write.send(b"x")
         if thread is not None:
             thread.join()
+        for sweeper in self._sweepers:
+            sweeper.join()
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, Session):
                 os.close(key.fd)
@@ -135,9 +148,28 @@ class Sessions:
             self._selector.unregister(pidfd)
             os.close(pidfd)
             self._live.pop(session.tag, None)
-        # A container that is gone has nothing left; the thread must outlive every surprise.
-        with contextlib.suppress(OSError, DriverError):
-            self.sweep(session.members)
+            is_swept = session.container in self._due
+            self._due[session.container] = True
+        if not is_swept:
+            sweeper = threading.Thread(target=self._sweep_while_due, args=(session,), name="ssh-sweep", daemon=True)
+            self._sweepers = [t for t in self._sweepers if t.is_alive()] + [sweeper]
+            sweeper.start()
+
+    def _sweep_while_due(self, session: Session) -> None:
+        while self._take_due(session.container):
+            try:
+                self.sweep(session.members)
+            except (OSError, DriverError):
+                pass  # a container that is gone has nothing left
+            except Exception:
+                log.exception("clearing up after ssh connections failed unexpectedly")
+
+    def _take_due(self, container: str) -> bool:
+        with self._lock:
+            due = self._due.pop(container)
+            if due:
+                self._due[container] = False
+            return due
 
 
 def check_sshd(container: str) -> None:

@@ -70,7 +70,7 @@ class Bench:
                 self.found.setdefault("fleet", []).append(fleet.measure(site, asked.seconds))
         if "creations" in self.wanted:
             with self._told("postgresql"), ground.simulated(count, postgresql=True) as site:
-                self.found.setdefault("creations", []).append(creations.measure(site, asked.creations))
+                self.found.setdefault("creations", []).append(creations.measure(site, asked.creations // 2))
 
     def _real(self) -> None:
         with self._told("podman"), ground.images() as store:
@@ -88,8 +88,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Corral on this machine.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all of them")
     parser.add_argument("--machines", type=int, default=1000, help="simulated machines (1000)")
-    parser.add_argument("--seconds", type=float, default=15.0, help="of each window of reports (15)")
-    parser.add_argument("--creations", type=int, default=2400, help="in each of the two rows of creations (2400)")
+    parser.add_argument("--seconds", type=float, default=12.0, help="of each window of reports (12)")
+    parser.add_argument("--creations", type=int, default=2400, help="with machines connected, then without (2400)")
     parser.add_argument("--times", type=int, default=7, help="compute clusters carved with Podman (7)")
     options = parser.parse_args()
     unknown = sorted(set(options.parts) - set(PARTS))

@@ -25,6 +25,9 @@ class RequestIds:
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         request_id = given.decode() if _GIVEN_ID.fullmatch(given) else os.urandom(10).hex()
         scope.setdefault("state", {})["request_id"] = request_id
+        if scope["type"] == "websocket":  # nothing to answer with it: every frame is spared a hop
+            await self.app(scope, receive, send)
+            return
 
         async def tagged(message: Message) -> None:
             if message["type"] == "http.response.start":

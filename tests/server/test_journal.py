@@ -11,9 +11,13 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import delete
 
 from corral.domain.events import Entry, Subject
+from corral.server import live
+from corral.server.routes import journal as routes
 from corral.store.engine import Database
+from corral.store.tables.orgs import members, workspace_members
 from corral.store.transaction import SITE, Actor, Wake
 from tests.live_server import Site, eventually, live_server
 from tests.world import World
@@ -218,3 +222,127 @@ def test_a_revoked_token_ends_the_stream_before_the_next_event(world: World) -> 
         assert listener.ended.wait(20)
         listener.join()
     assert listener.numbers == []
+
+
+def test_colleagues_do_not_see_where_somebody_sits_but_the_audit_says_it(world: World) -> None:
+    subject = Subject(org=world.ids.orgs["acme"], workspace=world.ids.workspaces["acme/research"])
+    with world.db.write() as tx:
+        actor = Actor("user", world.ids.users["lead"], "lead", "203.0.113.7", "request-7")
+        tx.record(Entry("workload.created", subject, {"n": 1}), actor)
+    told = world.client("member").get("/api/v1/orgs/acme/events").json()["items"][0]
+    assert told["actor"] == "lead"
+    assert not {"address", "request_id"} & set(told)
+    with listening(world) as site:
+        listener = Listener(site, world.tokens["member"], last=f"{site.app.state.live.incarnation}.0")
+        eventually(lambda: listener.numbers == [1])
+        listener._stop = True
+        record(world, n=2)
+        listener.join()
+    assert "203.0.113.7" not in json.dumps(listener.frames)
+    audit = world.client("admin").get("/api/v1/orgs/acme/audit").json()["items"]
+    assert [(one["address"], one["request_id"]) for one in audit if one["data"] == {"n": 1}] == [
+        ("203.0.113.7", "request-7")
+    ]
+
+
+def leave(world: World, login: str) -> None:
+    """Take somebody out of the workspace, and tell."""
+    with world.db.write() as tx:
+        tx.run(delete(workspace_members).where(workspace_members.c.user_id == world.ids.users[login]))
+        tx.wake(Wake.STREAMS, world.ids.users[login])
+
+
+def test_a_right_lost_while_a_stream_is_let_in_is_not_overlooked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = routes._resolve, []
+
+    def resolve_then_leave(*given: Any) -> Any:
+        ears = real(*given)
+        calls.append(1)
+        if len(calls) == 1:
+            leave(world, "member")
+        return ears
+
+    monkeypatch.setattr(routes, "_resolve", resolve_then_leave)
+    with listening(world) as site:
+        listener = Listener(site, world.tokens["member"])
+        record(world, n=1)
+        eventually(lambda: len(calls) == 2)
+        with world.db.write() as tx:
+            tx.run(delete(members).where(members.c.user_id == world.ids.users["member"]))
+            tx.wake(Wake.STREAMS, world.ids.users["member"])
+        record(world, n=2)
+        assert listener.ended.wait(20)
+        listener.join()
+    assert listener.numbers == []
+
+
+def test_only_who_may_have_lost_a_right_is_looked_at_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, looked = routes._resolve, []
+
+    def resolve(*given: Any) -> Any:
+        ears = real(*given)
+        looked.append(ears.user_id)
+        return ears
+
+    monkeypatch.setattr(routes, "_resolve", resolve)
+    member, admin = world.ids.users["member"], world.ids.users["admin"]
+    with listening(world) as site:
+        listeners = [Listener(site, world.tokens[who]) for who in ("member", "admin")]
+        with world.db.write() as tx:
+            tx.wake(Wake.STREAMS, member)
+            tx.wake(Wake.STREAMS, world.ids.workspaces["acme/research"])
+        record(world, n=1)
+        for listener in listeners:
+            eventually(lambda listener=listener: listener.numbers == [1])  # type: ignore[misc]
+            listener._stop = True
+        record(world, n=2)
+        for listener in listeners:
+            listener.join()
+    assert sorted(looked) == sorted([member, admin, member])
+
+
+def test_a_person_has_only_so_many_event_streams(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "LISTENERS_OF_A_USER", 2)
+    stream = "/api/v1/orgs/acme/events/stream"
+    with listening(world) as site:
+        listeners = [Listener(site, world.tokens[who]) for who in ("member", "member", "admin")]
+        third = httpx.get(site.url + stream, headers={"Authorization": f"Bearer {world.tokens['member']}"})
+        assert (third.status_code, third.json()["code"]) == (429, "RATE_LIMITED")
+        for listener in listeners:
+            listener._stop = True
+        record(world, n=1)
+        for listener in listeners:
+            listener.join()
+        eventually(lambda: not site.app.state.live._listeners)
+
+
+def test_what_has_left_memory_is_read_from_the_database(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "RING_BYTES", 3 * live.OVERHEAD)
+    with listening(world) as site:
+        for n in range(20):
+            record(world, n=n)
+        ring = site.app.state.live._ring
+        listener = Listener(site, world.tokens["admin"], last=f"{site.app.state.live.incarnation}.0")
+        eventually(lambda: listener.numbers == list(range(20)))
+        assert len(ring) <= 3
+        listener._stop = True
+        record(world, n=20)
+        listener.join()
+
+
+def test_a_listener_that_has_heard_all_looks_at_few_entries(
+    sqlite_db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+
+    def seq(kept: live.Kept) -> int:
+        looked.append(kept.seq)
+        return kept.seq
+
+    monkeypatch.setattr(live, "_seq", seq)
+    ring = live.Live(sqlite_db)
+    ring._keep([live.Kept(n, {}, b"") for n in range(1, 10_001)])
+    ring.seq = 10_000
+    assert ring.recent(9_998, 500) == ([live.Kept(9_999, {}, b""), live.Kept(10_000, {}, b"")], 10_000)
+    assert ring.recent(10_000, 500) == ([], 10_000)
+    assert len(looked) <= 30

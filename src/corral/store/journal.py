@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -37,7 +37,22 @@ def newest_first(tx: Tx, scope: Scope | None, want: Filter, *, before: int | Non
     return tx.all(query if before is None else query.where(journal.c.seq < before))
 
 
-def matches(row: Row, scope: Scope, want: Filter) -> bool:
+MATCHED = (
+    "org_id",
+    "event",
+    "audit",
+    "type",
+    "at",
+    "workspace_id",
+    "cluster_id",
+    "machine_id",
+    "workload_id",
+    "actor_name",
+)
+"""What `matches` looks at."""
+
+
+def matches(row: Row | Mapping[str, Any], scope: Scope, want: Filter) -> bool:
     """Say of one row what `_filtered` asks in SQL; a property test holds the two together."""
     if row["org_id"] != scope.org or not row["audit" if want.view == "audit" else "event"]:
         return False

@@ -6,9 +6,10 @@ belong to. A cursor is `incarnation.sequence`: one of another incarnation answer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from corral.domain.errors import Refusal, not_found
 from corral.store import clusters, connections, journal, machines, orgs
@@ -66,7 +67,7 @@ def between(ctx: Context, want: Filter, after: int, until: int, limit: int) -> S
     return journal.between(ctx.tx, ctx.scope, want, after, until, limit)
 
 
-def sees(scope: Scope, want: Filter, row: Row) -> bool:
+def sees(scope: Scope, want: Filter, row: Row | Mapping[str, Any]) -> bool:
     """Return whether an entry is of this organisation and matches."""
     return journal.matches(row, scope, want)
 

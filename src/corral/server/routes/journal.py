@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from datetime import datetime
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-import msgspec
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import AwareDatetime, BaseModel
-from starlette.concurrency import run_in_threadpool
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
 
 from corral.domain.errors import Refusal
+from corral.server import entries
 from corral.server.door import AtDoor, Door, Page, page_token
-from corral.server.live import Live
+from corral.server.live import Listener, Live
 from corral.store.transaction import Row, Scope
 from corral.usecases import journal
-from corral.usecases.journal import Cursor, Filter
+from corral.usecases.journal import Filter
 
 router = APIRouter()
 
@@ -25,7 +26,7 @@ HEARTBEAT_S = 15.0
 BATCH = 500
 
 
-class EntryView(BaseModel):
+class EventView(BaseModel):
     """One journal entry. `id` is the cursor that `Last-Event-ID` takes."""
 
     id: str
@@ -34,8 +35,6 @@ class EntryView(BaseModel):
     type: str
     actor: str
     actor_kind: str
-    address: str
-    request_id: str
     cluster_id: str | None
     workspace_id: str | None
     machine_id: str | None
@@ -43,8 +42,20 @@ class EntryView(BaseModel):
     data: dict[str, Any]
 
 
-class EntryList(BaseModel):
-    items: list[EntryView]
+class OrgAuditView(EventView):
+    """An entry with where it came from: the address, and the request's id."""
+
+    address: str
+    request_id: str
+
+
+class EventList(BaseModel):
+    items: list[EventView]
+    next_page_token: str | None
+
+
+class OrgAuditList(BaseModel):
+    items: list[OrgAuditView]
     next_page_token: str | None
 
 
@@ -81,29 +92,28 @@ AskFilters = Annotated[Filters, Depends(Filters)]
 
 
 @router.get("/api/v1/orgs/{org}/events")
-def list_events(org: str, filters: AskFilters, page: Page, door: AtDoor) -> EntryList:
+def list_events(org: str, filters: AskFilters, page: Page, door: AtDoor) -> EventList:
     """List what happened to machines and workloads, newest first."""
-    return _listed("event", filters, page, door)
+    rows, incarnation, more = _listed("event", filters, page, door)
+    return EventList(items=[EventView(**entries.event(row, incarnation)) for row in rows], next_page_token=more)
 
 
 @router.get("/api/v1/orgs/{org}/audit")
-def list_audit(org: str, filters: AskFilters, page: Page, door: AtDoor) -> EntryList:
+def list_audit(org: str, filters: AskFilters, page: Page, door: AtDoor) -> OrgAuditList:
     """List who did what, newest first."""
-    return _listed("audit", filters, page, door)
+    rows, incarnation, more = _listed("audit", filters, page, door)
+    return OrgAuditList(items=[OrgAuditView(**entries.audit(row, incarnation)) for row in rows], next_page_token=more)
 
 
-def _listed(view: str, filters: Filters, page: Page, door: Door) -> EntryList:
+def _listed(view: str, filters: Filters, page: Page, door: Door) -> tuple[Sequence[Row], str, str | None]:
+    """Return a page's rows, the site's incarnation, and the token of the next page."""
     before = _sequence(page.after)
     with door.read() as ctx:
         want = journal.resolve(ctx, filters.query(view))
         rows = journal.show(ctx, want, before, page.size + 1)
         incarnation = journal.incarnation(ctx)
     shown = rows[: page.size]
-    more = len(rows) > page.size
-    return EntryList(
-        items=[EntryView(**entry(row, incarnation)) for row in shown],
-        next_page_token=page_token(str(shown[-1]["seq"])) if more else None,
-    )
+    return shown, incarnation, page_token(str(shown[-1]["seq"])) if len(rows) > page.size else None
 
 
 def _sequence(after: str | None) -> int | None:
@@ -123,17 +133,26 @@ async def stream_events(
     Begins after `Last-Event-ID` (header, or the query `last_event_id`), else with what comes
     next. An id of a restored or older journal answers the event `reset`: list again.
     """
-    scope, want = await run_in_threadpool(_resolve, door, filters)
     live: Live = request.app.state.live
+    rights = live.rights  # before: a right lost while this looks is looked at again
+    ears = await live.threads.run(lambda: _resolve(door, filters))
+    live.check_room(ears.user_id)
     start, reset = _start(live, request.headers.get("last-event-id") or last_event_id)
-    follow = _Follow(door, filters, live, live.incarnation)
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(follow.run(scope, want, start, reset), media_type="text/event-stream", headers=headers)
+    return _Events(_Follow(door, filters, live, ears), rights, start, reset)
 
 
-def _resolve(door: Door, filters: Filters) -> tuple[Scope, Filter]:
+@dataclass(frozen=True)
+class _Ears:
+    """Who listens, and to what."""
+
+    user_id: str
+    scope: Scope
+    want: Filter
+
+
+def _resolve(door: Door, filters: Filters) -> _Ears:
     with door.read() as ctx:
-        return ctx.scope, journal.resolve(ctx, filters.query("event"))
+        return _Ears(ctx.user.id, ctx.scope, journal.resolve(ctx, filters.query("event")))
 
 
 def _start(live: Live, text: str | None) -> tuple[int, bool]:
@@ -148,66 +167,54 @@ def _start(live: Live, text: str | None) -> tuple[int, bool]:
 class _Follow:
     """One listener: its filter, its right to listen, and its place in the journal."""
 
-    def __init__(self, door: Door, filters: Filters, live: Live, incarnation: str) -> None:
-        self._door, self._filters, self._live, self._incarnation = door, filters, live, incarnation
+    def __init__(self, door: Door, filters: Filters, live: Live, ears: _Ears) -> None:
+        self._door, self._filters, self._ears = door, filters, ears
+        self.live, self.user_id = live, ears.user_id
 
-    async def run(self, scope: Scope, want: Filter, seq: int, reset: bool) -> AsyncIterator[bytes]:
+    async def run(self, listener: Listener, seq: int, reset: bool) -> AsyncIterator[bytes]:
         first = "event: reset" if reset else ": begin"
-        yield f"retry: 2000\nid: {self._incarnation}.{seq}\n{first}\ndata: {{}}\n\n".encode()
-        rights = self._live.rights
-        while not self._live.stopping:
-            woken = await self._live.changed(seq, HEARTBEAT_S)
-            if not woken or rights != self._live.rights:
+        yield f"retry: 2000\nid: {self.live.incarnation}.{seq}\n{first}\ndata: {{}}\n\n".encode()
+        while not self.live.stopping:
+            woken = await self.live.changed(seq, HEARTBEAT_S)
+            if not woken or listener.stale:
                 # Whether this person may still listen, and to what. An expired token wakes nobody: look now and then.
-                rights = self._live.rights
+                listener.stale = False
                 try:
-                    scope, want = await run_in_threadpool(_resolve, self._door, self._filters)
+                    self._ears = await self.live.threads.run(lambda: _resolve(self._door, self._filters))
                 except Refusal:
                     return
             if not woken:
                 yield b": still here\n\n"
                 continue
-            rows, seq = await self._next(scope, want, seq)
-            if rows:
-                yield b"".join(self._frame(row) for row in rows)
+            frames, seq = await self._next(seq)
+            if frames:
+                yield b"".join(frames)
 
-    async def _next(self, scope: Scope, want: Filter, seq: int) -> tuple[list[Row], int]:
+    async def _next(self, seq: int) -> tuple[list[bytes], int]:
         """Return what matches after `seq`, and how far that reaches."""
-        recent = self._live.recent(seq, BATCH)
+        recent = self.live.recent(seq, BATCH)
         if recent is not None:
-            return [row for row in recent if journal.sees(scope, want, row)], recent[-1]["seq"] if recent else seq
-        until = self._live.seq
-        rows = await run_in_threadpool(self._older, want, seq, until)
-        return rows, rows[-1]["seq"] if len(rows) == BATCH else until
+            kept, reach = recent
+            return [one.frame for one in kept if journal.sees(self._ears.scope, self._ears.want, one.row)], reach
+        until = self.live.seq
+        rows = await self.live.threads.run(lambda: self._older(seq, until))
+        frames = [entries.frame(row, self.live.incarnation) for row in rows]
+        return frames, rows[-1]["seq"] if len(rows) == BATCH else until
 
-    def _older(self, want: Filter, seq: int, until: int) -> list[Row]:
+    def _older(self, seq: int, until: int) -> Sequence[Row]:
         with self._door.read() as ctx:
-            return list(journal.between(ctx, want, seq, until, BATCH))
-
-    def _frame(self, row: Row) -> bytes:
-        view = entry(row, self._incarnation)
-        return b"id: %s\nevent: %s\ndata: %s\n\n" % (
-            view["id"].encode(),
-            row["type"].encode(),
-            msgspec.json.encode(view),
-        )
+            return journal.between(ctx, self._ears.want, seq, until, BATCH)
 
 
-def entry(row: Row, incarnation: str) -> dict[str, Any]:
-    """Return an entry as people see it."""
-    at: datetime = row["at"]
-    return {
-        "id": str(Cursor(incarnation, row["seq"])),
-        "seq": row["seq"],
-        "at": at.isoformat().replace("+00:00", "Z"),
-        "type": row["type"],
-        "actor": row["actor_name"],
-        "actor_kind": row["actor_kind"],
-        "address": row["address"],
-        "request_id": row["request_id"],
-        "cluster_id": row["cluster_id"],
-        "workspace_id": row["workspace_id"],
-        "machine_id": row["machine_id"],
-        "workload_id": row["workload_id"],
-        "data": row["data"],
-    }
+class _Events(StreamingResponse):
+    """An event stream; its person counts as listening until it ends, however that is."""
+
+    def __init__(self, follow: _Follow, rights: int, start: int, reset: bool) -> None:
+        self._follow, self._rights, self._start, self._reset = follow, rights, start, reset
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(iter(()), media_type="text/event-stream", headers=headers)
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        with self._follow.live.listening(self._follow.user_id, self._rights) as listener:
+            self.body_iterator = self._follow.run(listener, self._start, self._reset)
+            await super().__call__(scope, receive, send)

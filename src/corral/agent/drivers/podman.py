@@ -90,7 +90,7 @@ class PodmanDriver:
         self._storage = Storage(config.state_dir, config.reserve_mib)
         self._networks = Networks(config.state_dir, config.machine, config.subnet_pool)
         self._toolbox = Toolbox(config.state_dir)
-        self._images = Images(self._service, config.state_dir)
+        self._images = Images(self._service, config.state_dir, self._storage.image_share_mib(), self._images_in_use)
         self._cgroups = Cgroups()
         self._sessions = Sessions()
         self._stopping = threading.Event()
@@ -221,10 +221,11 @@ class PodmanDriver:
         specification = cdi.read(self._config.cdi_dirs) if want.gpus else {}
         cdi.check_known(specification, want.gpus)
         folder = self._storage.folder(want.id)
-        image = self._image(want, progress)
-        progress(Step.STORAGE, self._storage_line(want))
+        with self._image(want, progress) as image:
+            progress(Step.STORAGE, self._storage_line(want))
+            make_folder(folder)
+            self._remember(want.id, image=image.id)
         rootfs = self._storage.prepare(want.id, want.storage_mib, image.layers)
-        self._remember(want.id, image=image.id)
         sshd.SshFolder(folder).prepare()
         sshd.prepare_accounts(rootfs)
         progress(Step.STARTING, f"{want.vcpu} vCPU, {want.ram_mib} MiB of memory, {len(want.gpus)} GPUs")
@@ -241,12 +242,20 @@ class PodmanDriver:
         self._create_and_start(want, place)
         return self._finish(want, self._running(want.id), progress)
 
-    def _image(self, want: DesiredAllocation, progress: Progress) -> Image:
-        """Return the image: the one of the first start, or the one of that name, fetched if need be."""
+    def _image(self, want: DesiredAllocation, progress: Progress) -> contextlib.AbstractContextManager[Image]:
+        """Hold the image: the one of the first start, or the one of that name, fetched if need be."""
         before = self._state(want.id).get("image")
         if before:
-            return self._images.by_id(before)
-        return self._images.fetch(want.image, lambda line: progress(Step.PULLING_IMAGE, line))
+            return self._images.using(before, self._images.by_id)
+
+        def fetch(name: str) -> Image:
+            return self._images.fetch(name, lambda line: progress(Step.PULLING_IMAGE, line))
+
+        return self._images.using(want.image, fetch)
+
+    def _images_in_use(self) -> set[str]:
+        """Return the ids of the images that allocations began from, whether they run or not."""
+        return {str(image) for a in self._storage.allocations() if (image := self._state(a).get("image"))}
 
     def _storage_line(self, want: DesiredAllocation) -> str:
         enforced = "" if self._storage.enforced(want.id) else " (this host cannot enforce it)"

@@ -33,6 +33,8 @@ from corral.agent.drivers.host import (
 MIN_DISK_MIB = 16
 """Below this there is no room for the file system itself."""
 
+_IMAGES_AT_LEAST_MIB = 20 << 10
+
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -55,6 +57,14 @@ def layers(upper: str, lower: str) -> Layers:
     if len(stores) == 1 and all(links):
         return Layers(stores.pop(), tuple(f"l/{link}" for link in links))
     return Layers(Path("/"), tuple(str(diff) for diff in diffs))
+
+
+def image_share_mib(disk_mib: int) -> int:
+    """Return images' share of a disk: a tenth; where that is little, 20 GiB, but a quarter at most.
+
+    Storage is promised in sparse files: what images took beyond would be write errors in others' disks.
+    """
+    return max(disk_mib // 10, min(_IMAGES_AT_LEAST_MIB, disk_mib // 4))
 
 
 class Storage:
@@ -115,11 +125,19 @@ class Storage:
                 _release(self._probe_dir)
 
     def capacity_mib(self) -> tuple[int, int]:
-        """Return size and free space of the file system that holds all storage, less the reserve."""
+        """Return size and free space of the file system that holds all storage, less the reserve and images' share."""
         status = os.statvfs(self.root)
-        size = status.f_blocks * status.f_frsize >> 20
         free = status.f_bavail * status.f_frsize >> 20
-        return max(0, size - self._reserve_mib), max(0, free - self._reserve_mib)
+        size = self._size_mib() - self.image_share_mib() - self._reserve_mib
+        return max(0, size), max(0, free - self._reserve_mib)
+
+    def image_share_mib(self) -> int:
+        """Return how much of the file system is kept for images."""
+        return image_share_mib(self._size_mib())
+
+    def _size_mib(self) -> int:
+        status = os.statvfs(self.root)
+        return status.f_blocks * status.f_frsize >> 20
 
     def prepare(self, allocation: str, size_mib: int, below: Layers) -> Path:
         """Have the allocation's root file system mounted, made if it is not there; return its path."""

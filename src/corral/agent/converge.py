@@ -17,6 +17,7 @@ from corral.agent.allocation import Allocation
 from corral.agent.backoff import Doubling
 from corral.agent.calls import Calls
 from corral.agent.drivers.base import Driver, DriverError, Running, RuntimeUnavailable
+from corral.agent.fitting import fitted
 from corral.agent.state import Unwritable
 from corral.agent.waiting import set_or_after
 from corral.agent.work import BootClock, Record, Works, known_id
@@ -140,7 +141,7 @@ class Converger:
     def reports(self) -> tuple[AllocationReport, ...]:
         known = [have.report() for have in self._all.values()]
         others = (_unknown(seen) for name, seen in self._seen.others.items() if name not in self._all)
-        return (*known, *others)
+        return fitted((*known, *others))
 
     def conditions(self) -> tuple[Condition, ...]:
         found = []

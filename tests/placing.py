@@ -13,10 +13,11 @@ from corral.domain.compute_clusters import Creation
 from corral.domain.errors import Refusal
 from corral.domain.machines import MachineRef
 from corral.domain.permissions import ROUTES
+from corral.store import fleet
 from corral.store.engine import Database
 from corral.store.tables.machines import gpus, machines
 from corral.store.tables.workloads import allocations, gpu_holds, workloads
-from corral.store.transaction import Row, Tx
+from corral.store.transaction import Row, Scope, Tx
 from corral.usecases import allocation_reports, compute_clusters, desired
 from corral.usecases.compute_clusters import ComputeCluster
 from corral.usecases.context import Context
@@ -96,6 +97,7 @@ def saying(world: World, name: str, state: Seen, **values: Any) -> Report:
 
 def report(world: World, machine: str, seen: Sequence[Report]) -> Outcome:
     with world.db.write() as tx:
+        fleet.lock(tx, Scope(world.ids.orgs["acme"]), world.ids.clusters["default"])
         return allocation_reports.apply(tx, ref(world, machine), seen)
 
 
@@ -107,7 +109,7 @@ def terminate(world: World, name: str, who: str = "member") -> None:
 def wanted(world: World, machine: str) -> dict[str, Any]:
     """Return what should run on a machine, by the workload's name."""
     with world.db.read() as tx:
-        return {one.name: one for one in desired.for_machine(tx, world.ids.machines[machine])}
+        return {one.name: one for one in desired.for_machine(tx, ref(world, machine))}
 
 
 def check_invariants(db: Database) -> None:

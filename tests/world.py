@@ -178,7 +178,11 @@ class World:
             held = self.ids.allocations[name] = new_id(tx.now)
             machine_id = self.ids.machines[machine]
             held_row = {"id": held, **place, "machine_id": machine_id, "workload_id": id, **ask}
-            tx.run(insert(allocations).values(**held_row, placed_at=tx.now, seen_state="running", seen_gpus=[]))
+            tx.run(
+                insert(allocations).values(
+                    **held_row, placed_at=tx.now, ran_at=tx.now, seen_state="running", seen_gpus=[]
+                )
+            )
             self._hold(tx, held, machine_id, gpu_count)
         return id
 

@@ -15,10 +15,14 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from corral.domain.errors import Refusal
 from corral.protocol import codec
 from corral.protocol import messages as wire
+from corral.server import agents
+from corral.server.agent_session import Session
+from corral.server.agents import Hub
 from corral.store import machines as machine_rows
 from corral.store.engine import Database
 from corral.store.tables.machines import liveness, machines
 from corral.store.transaction import Row, Scope, Wake
+from corral.usecases import reports
 from tests import scripted_agent as scripted
 from tests.live_server import Site, agent_key, eventually, live_server
 from tests.scripted_agent import INVENTORY, Enrolled
@@ -151,6 +155,19 @@ def test_unknown_allocations_close_the_machine_to_new_work_and_are_asked_about_o
         assert all(not desired.allocations for desired in speaker.inbox if isinstance(desired, wire.Desired))
 
 
+def test_one_allocation_that_cannot_be_read_ends_no_session_and_is_said(site: Site, machine: Enrolled) -> None:
+    good = wire.AllocationReport("01900000-0000-7000-8000-000000000001", 3, wire.AllocationState.RUNNING)
+    by_hand = wire.AllocationReport("../../etc\n", 0, wire.AllocationState.RUNNING)
+    with scripted.session(site, machine) as speaker:
+        assert speaker.report(by_hand, good).describe == (good.id,)
+        assert speaker.report(by_hand, good).seq == 2
+        (condition,) = row_of(site.db, machine)["conditions"]
+        assert condition["kind"] == "allocation_unreadable"
+        assert "'../../etc\\u000a'" in condition["message"]
+        speaker.report(good)
+        assert row_of(site.db, machine)["conditions"] == []
+
+
 # ---- removal, streams, the end
 
 
@@ -162,6 +179,58 @@ def test_a_removed_machine_is_told_and_its_session_ends(site: Site, machine: Enr
         assert speaker.closed()[0] == wire.CLOSE_REMOVED
     assert not site.hub.connected(machine.ref.id)
     assert refused(site, machine.key) == (410, "MACHINE_REMOVED")
+
+
+def test_a_machine_removed_while_its_session_opens_is_told_at_once(
+    site: Site, machine: Enrolled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    welcome = Hub._welcome
+
+    async def removed_first(hub: Hub, session: Session) -> None:
+        await asyncio.to_thread(remove, site.db, machine)
+        await welcome(hub, session)
+
+    monkeypatch.setattr(Hub, "_welcome", removed_first)
+    with scripted.session(site, machine) as speaker:
+        assert speaker.closed()[0] == wire.CLOSE_REMOVED
+
+
+def test_a_key_that_opens_sessions_in_a_loop_has_to_wait_and_nobody_else(
+    sqlite_db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "SESSIONS_BURST", 3)
+    copied, other = scripted.enrol(sqlite_db, scripted.tenancy(sqlite_db), "copied", "other")
+    with live_server(sqlite_db) as site:
+        for _ in range(3):
+            with scripted.session(site, copied):
+                pass
+        with pytest.raises(InvalidStatus) as caught:
+            scripted.dial(site, copied.key)
+        assert caught.value.response.status_code == 429
+        assert int(caught.value.response.headers["Retry-After"]) >= 1
+        with scripted.session(site, other) as speaker:
+            assert speaker.report().seq == 1
+
+
+def test_an_address_that_guesses_keys_has_to_wait(sqlite_db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agents, "REFUSED_BURST", 3)
+    with live_server(sqlite_db) as site:
+        answers = [refused(site, agent_key())[0] for _ in range(4)]
+    assert answers == [401, 401, 401, 429]
+
+
+def test_a_description_that_could_not_be_taken_in_is_asked_for_again(
+    site: Site, machine: Enrolled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ConnectionError("the database is away")
+
+    stray = wire.AllocationReport("01900000-0000-7000-8000-000000000001", 3, wire.AllocationState.RUNNING)
+    monkeypatch.setattr(reports, "described", broken)
+    with scripted.session(site, machine) as speaker:
+        assert speaker.report(stray).describe == (stray.id,)
+        speaker.say("described", wire.Described(()))
+        assert eventually(lambda: speaker.report(stray).describe) == (stray.id,)
 
 
 def test_a_stream_is_asked_for_on_the_session_and_a_no_comes_back(site: Site, machine: Enrolled) -> None:
@@ -210,10 +279,6 @@ HOSTILE = {
     "half a character": '{"type":"stream_refused","body":{"stream":"\\ud800","message":""}}',
     "huge number": '{"type":"report","body":{"seq":1e999}}',
     "a second hello": codec.encode("hello", wire.Hello(1, "r", "i", "b", 1)),
-    "an id that is none": codec.encode(
-        "report",
-        wire.Report(1, "r", "b", 1, "d", allocations=(wire.AllocationReport("../x", 1, wire.AllocationState.RUNNING),)),
-    ),
     "not UTF-8": b'{"type":"\xff"}',
 }
 

@@ -112,6 +112,21 @@ def test_what_is_missing_from_a_report_is_a_difference(world: World, clock: Cloc
     assert (state(world), workload(world, "dev")["seen"]) == ("out_of_sync", "nothing of it on the machine")
 
 
+def test_a_machine_down_during_the_pull_makes_provisioning_go_on_where_it_was(world: World, clock: Clock) -> None:
+    report(world, "gpu-1", [saying(world, "dev", Seen.PREPARING, step="pulling_image")])
+    _set_state(world, "down", clock)
+    clock.forward(31)
+    tick(world)
+    assert state(world) == "out_of_sync"
+    _set_state(world, "up", clock)
+    report(world, "gpu-1", [saying(world, "dev", Seen.PREPARING, step="storage")])
+    clock.forward(31)
+    tick(world)
+    assert (state(world), workload(world, "dev")["step"]) == ("provisioning", "storage")
+    report(world, "gpu-1", [saying(world, "dev", Seen.RUNNING)])
+    assert state(world) == "active"
+
+
 def test_a_machine_down_makes_its_work_out_of_sync_until_it_reports_again(world: World, clock: Clock) -> None:
     report(world, "gpu-1", [saying(world, "dev", Seen.RUNNING)])
     _set_state(world, "down", clock)
@@ -219,7 +234,7 @@ def test_what_a_machine_with_newer_work_does_not_know_any_more_ended_after_the_b
 def test_a_machine_removed_by_force_ends_its_work_as_lost(world: World) -> None:
     report(world, "gpu-1", [saying(world, "dev", Seen.RUNNING)])
     with world.db.write() as tx:
-        assert [one.name for one in allocation_reports.live_on(tx, ref(world, "gpu-1").id)] == ["dev"]
+        assert [one.name for one in allocation_reports.live_on(tx, ref(world, "gpu-1"))] == ["dev"]
         allocation_reports.machine_lost(tx, ref(world, "gpu-1"), SITE)
     assert (state(world), workload(world, "dev")["reason"]) == ("failed", "lost: machine gpu-1 was removed")
     assert allocation(world, "dev")["release_reason"] == "lost"

@@ -132,7 +132,7 @@ def test_after_an_admin_decided_the_copy_that_stays_is_not_suspected_again(db: D
         hello(db, machine, instance)
     with db.write() as tx:  # what releasing the quarantine does
         machine_rows.save(tx, machine.ref, {"quarantine": None, "quarantine_reason": None})
-        session_rows.forget(tx, machine.ref.id)
+        session_rows.forget(tx, machine.ref)
     hello(db, machine, "B")
     assert row_of(db, machine)["quarantine"] is None
     hello(db, machine, "A")
@@ -144,7 +144,7 @@ def test_only_the_last_sessions_are_remembered(db: Database, machine: Enrolled) 
     for n in range(REMEMBERED + 5):
         hello(db, machine, f"i{n}")
     with db.read() as tx:
-        assert session_rows.instances(tx, machine.ref.id) == [f"i{n}" for n in range(5, REMEMBERED + 5)]
+        assert session_rows.instances(tx, machine.ref) == [f"i{n}" for n in range(5, REMEMBERED + 5)]
 
 
 # ---- another incarnation, unknown work

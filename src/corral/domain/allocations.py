@@ -73,6 +73,10 @@ class Outcome:
     """Allocations this site does not know."""
     forget: Sequence[str] = ()
     """Allocations whose end is stored."""
+    unknown: Sequence[str] = ()
+    """All that this site does not know: `describe`, and what an admin has accepted. Not told to the machine."""
+    ahead: Sequence[str] = ()
+    """Allocations of which the machine claims a generation that this site cannot have given. Not told."""
 
 
 LOG_LINES_KEPT = 2000
@@ -88,7 +92,7 @@ class Held:
     overdue: bool
     """Past its `must_end_by`: its machine ends it without being told."""
     provisioning: bool
-    """The workload was never Active."""
+    """It never ran."""
     ever_seen: bool
     gpus: Sequence[str] = ()
     behind: bool = False
@@ -161,6 +165,16 @@ def _differs(held: Held, seen: str) -> Judgement:
     else:
         wanted = f"running with GPUs {', '.join(sorted(held.gpus))}" if held.gpus else "running"
     return Judgement(Verdict.DIFFERS, wanted, seen)
+
+
+MAX_AHEAD = 1_000_000
+"""A restored database may be behind a machine by so many generations; no back-up is older than that."""
+MAX_ADOPTED_GENERATION = 2**31
+
+
+def is_plausible(known: int, said: int) -> bool:
+    """Return whether this site may once have given the generation that a machine claims."""
+    return said <= known + MAX_AHEAD
 
 
 _INT_MAX = 2**31 - 1

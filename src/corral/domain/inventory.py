@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -19,6 +19,11 @@ class GpuState(str, Enum):
     UNREADABLE = "unreadable"
     MISSING = "missing"
     CONFLICT = "conflict"
+
+
+def assignable(state: GpuState, busy: str) -> bool:
+    """No health data, a conflict, or memory held by somebody else: a GPU is not assignable."""
+    return state is GpuState.OK and not busy
 
 
 @dataclass(frozen=True)
@@ -34,11 +39,6 @@ class Gpu:
     state: GpuState
     detail: str
     busy: str
-
-    @property
-    def assignable(self) -> bool:
-        """No health data, a conflict, or memory held by somebody else: not assignable."""
-        return self.state is GpuState.OK and not self.busy
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,14 @@ class GpuCounts:
     healthy: int = 0
     held: int = 0
     free: int = 0
+
+
+HELD_BY_UNKNOWN = "held by work that this site does not know"
+
+
+def with_unknown(gpus: Sequence[Gpu], held: Collection[str]) -> Sequence[Gpu]:
+    """Return reported GPUs, those busy whose UUIDs unknown work claims."""
+    return [replace(gpu, busy=HELD_BY_UNKNOWN) if gpu.uuid in held and not gpu.busy else gpu for gpu in gpus]
 
 
 def fitted(inventory: Inventory) -> Inventory:

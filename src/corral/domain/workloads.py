@@ -44,6 +44,7 @@ class Signal(str, Enum):
     RUNNING = "running"  # the machine reports it started and verified
     MISMATCH = "mismatch"  # asked and seen differ for longer than OUT_OF_SYNC_AFTER
     MATCHES = "matches"  # asked and seen agree again
+    PREPARING = "preparing"  # it never ran, and its machine, heard again, still prepares it
     CONFIRMED_GONE = "confirmed_gone"  # it was told to stop and the machine says it is gone
     CANCELLED = "cancelled"  # told to stop before it had a machine
     COULD_NOT_START = "could_not_start"  # the machine says why
@@ -64,6 +65,7 @@ TRANSITIONS: Mapping[tuple[State, Signal], State] = {
     (_A, Signal.COULD_NOT_START): _F,
     (_A, Signal.LOST): _F,
     (_O, Signal.MATCHES): _A,
+    (_O, Signal.PREPARING): _P,
     (_O, Signal.RUNNING): _A,
     (_O, Signal.CONFIRMED_GONE): _T,
     (_O, Signal.COULD_NOT_START): _F,

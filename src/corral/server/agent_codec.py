@@ -13,16 +13,16 @@ from typing import Any
 
 import msgspec
 
-from corral.domain import allocations, inventory
+from corral.domain import allocations, ids, inventory
 from corral.domain import sessions as domain
-from corral.domain.ids import is_uuid
 from corral.domain.resources import Resources
 from corral.protocol import messages as wire
 
 LOG_LINE, MESSAGE, TAIL, SHORT = 2_000, 1_000, 64 * 1024, 300
 MAX_ALLOCATIONS, MAX_LOG_LINES, MAX_ITEMS = 1_000, 1_000, 256
 INT_MAX = 2**31 - 1
-_PID_MAX = 2**53
+EXACT_MAX = 2**53
+"""Numbers up to here are whole in every JSON reader, and kept by every database."""
 _FACTS = (
     "arch",
     "os",
@@ -73,7 +73,7 @@ def hello(said: wire.Hello) -> domain.Hello:
         _text(said.release, 40),
         _text(said.instance, 64),
         _text(said.boot_id, 64),
-        max(0, min(said.pid, _PID_MAX)),
+        max(0, min(said.pid, EXACT_MAX)),
         _text(said.incarnation, 64),
     )
 
@@ -81,16 +81,17 @@ def hello(said: wire.Hello) -> domain.Hello:
 def report(said: wire.Report) -> domain.Report:
     if len(said.allocations) > MAX_ALLOCATIONS:
         raise BadFrame(f"more than {MAX_ALLOCATIONS} allocations in one report")
-    seen = {one.id: _allocation(one) for one in said.allocations}
+    seen, unread = _allocations(said.allocations)
+    conditions = [
+        inventory.Condition(_text(c.kind, 60), _text(c.message, MESSAGE), c.blocking)
+        for c in said.conditions[:MAX_ITEMS]
+    ]
     return domain.Report(
         _text(said.release, 40),
         _text(said.inventory_digest, 64),
         None if said.inventory is None else _inventory(said.inventory, said.inventory_digest),
-        [
-            inventory.Condition(_text(c.kind, 60), _text(c.message, MESSAGE), c.blocking)
-            for c in said.conditions[:MAX_ITEMS]
-        ],
-        list(seen.values()),
+        [*unread, *conditions],
+        seen,
     )
 
 
@@ -142,6 +143,25 @@ def desired(works: Iterable[allocations.Desired]) -> wire.Desired:
 
 def ack(seq: int, outcome: allocations.Outcome, need_inventory: bool) -> wire.Ack:
     return wire.Ack(seq, need_inventory, dict(outcome.log_seen), tuple(outcome.describe), tuple(outcome.forget))
+
+
+def _allocations(
+    said: Sequence[wire.AllocationReport],
+) -> tuple[list[allocations.Report], list[inventory.Condition]]:
+    """Return what can be read, and the condition that some cannot be: one hand-made label must not end every session.
+
+    It blocks new work, because what cannot be read may hold GPUs.
+    """
+    seen, wrong = {}, []
+    for one in said:
+        try:
+            seen[one.id] = _allocation(one)
+        except BadFrame as error:
+            wrong.append(f"{ids.shown(one.id)}: {error}")
+    if not wrong:
+        return list(seen.values()), []
+    message = f"{len(wrong)} of its allocations cannot be read, first {wrong[0]}; look at its containers"
+    return list(seen.values()), [inventory.Condition("allocation_unreadable", message, True)]
 
 
 def _allocation(said: wire.AllocationReport) -> allocations.Report:
@@ -211,14 +231,14 @@ def _described(said: wire.DesiredAllocation) -> allocations.Desired:
 
 
 def _id(text: str) -> str:
-    if not is_uuid(text):
+    if not ids.is_uuid(text):
         raise BadFrame("an id is not a UUID")
     return text
 
 
 def _exact(number: int, what: str) -> int:
     """A number that means something by its exact value: out of range it means nothing."""
-    if not 0 <= number <= INT_MAX:
+    if not 0 <= number <= EXACT_MAX:
         raise BadFrame(f"a {what} is out of range")
     return number
 

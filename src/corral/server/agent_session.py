@@ -241,7 +241,14 @@ class Session:
         await self.send("ack", codec.ack(seq, again, self._outcome.need_inventory))
 
     async def _described(self, works: list[Desired]) -> None:
-        await self._hub.act(self.opened, lambda tx: reports.described(tx, self.opened, works))
+        asked = frozenset(self._outcome.outcome.describe)
+        try:
+            await self._hub.act(self.opened, lambda tx: reports.described(tx, self.opened, works, asked))
+        except Refusal:
+            raise
+        except Exception:
+            # Nothing was taken in: the next report is, and asks for it again.
+            log.exception("description_not_taken_in", machine=self.opened.machine_id)
         self.hear_again()
 
     def _told(self, tx: Tx) -> Sequence[Desired]:

@@ -31,12 +31,6 @@ def _joined() -> Select[Any]:
     return select(allocations, *_WITH_WORKLOAD).join(workloads, _W.id == _A.workload_id)
 
 
-def org_of_machine(tx: Tx, machine_id: str) -> str | None:
-    """Return whose machine this is: for a machine's own session, which names no organisation."""
-    org: str | None = tx.scalar(select(machines.c.org_id).where(machines.c.id == machine_id))
-    return org
-
-
 def live_on(tx: Tx, scope: Scope, machine_id: str) -> Sequence[Row]:
     """Return what holds something of a machine, oldest first, each with its workload's name and state."""
     return tx.all(
@@ -67,6 +61,12 @@ def of_workloads(tx: Tx, scope: Scope, workload_ids: Collection[str]) -> dict[st
     """Return each workload's newest allocation, with its machine's name, state and inventory."""
     if not workload_ids:
         return {}
+    newest = func.row_number().over(partition_by=_A.workload_id, order_by=(_A.placed_at.desc(), _A.id.desc()))
+    ranked = (
+        select(_A.id, newest.label("rank"))
+        .where(_A.org_id == scope.org, _A.workload_id.in_(list(workload_ids)))
+        .subquery()
+    )
     rows = tx.all(
         select(
             allocations,
@@ -75,20 +75,20 @@ def of_workloads(tx: Tx, scope: Scope, workload_ids: Collection[str]) -> dict[st
             machines.c.state_since.label("machine_state_since"),
         )
         .join(machines, machines.c.id == _A.machine_id)
-        .where(_A.org_id == scope.org, _A.workload_id.in_(list(workload_ids)))
-        .order_by(_A.placed_at)
+        .join(ranked, ranked.c.id == _A.id)
+        .where(_A.org_id == scope.org, ranked.c.rank == 1)
     )
     return {row["workload_id"]: row for row in rows}
 
 
-def held_gpus(tx: Tx, allocation_ids: Collection[str]) -> dict[str, list[Row]]:
-    """Return, for each allocation, the GPUs it was given, in PCI bus order. Takes ids that a scoped question gave."""
+def held_gpus(tx: Tx, scope: Scope, allocation_ids: Collection[str]) -> dict[str, list[Row]]:
+    """Return, for each allocation, the GPUs it was given, in PCI bus order."""
     if not allocation_ids:
         return {}
     rows = tx.all(
         select(gpu_holds.c.allocation_id, gpus.c.id, gpus.c.uuid, gpus.c.model, gpus.c.slot, gpus.c.memory_mib)
         .join(gpus, gpus.c.id == gpu_holds.c.gpu_id)
-        .where(gpu_holds.c.allocation_id.in_(list(allocation_ids)))
+        .where(gpu_holds.c.org_id == scope.org, gpu_holds.c.allocation_id.in_(list(allocation_ids)))
         .order_by(gpus.c.slot, gpus.c.uuid)
     )
     found: dict[str, list[Row]] = {id: [] for id in allocation_ids}
@@ -188,15 +188,16 @@ def live_with_keys_of(tx: Tx, scope: Scope, user_id: str) -> Sequence[Row]:
     )
 
 
-def log_ends(tx: Tx, ids: Collection[str]) -> dict[str, int]:
-    """Return the number of the last stored provisioning log line of each. Takes ids that a scoped question gave."""
+def log_ends(tx: Tx, scope: Scope, ids: Collection[str]) -> dict[str, int]:
+    """Return the number of the last stored provisioning log line of each."""
     if not ids:
         return {}
     return {
         row["allocation_id"]: row["n"]
         for row in tx.all(
             select(allocation_log.c.allocation_id, func.max(allocation_log.c.n).label("n"))
-            .where(allocation_log.c.allocation_id.in_(list(ids)))
+            .join(allocations, _A.id == allocation_log.c.allocation_id)
+            .where(_A.org_id == scope.org, allocation_log.c.allocation_id.in_(list(ids)))
             .group_by(allocation_log.c.allocation_id)
         )
     }
@@ -207,11 +208,12 @@ def add_log(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
         tx.run(insert(allocation_log), rows)
 
 
-def log_of(tx: Tx, allocation_id: str) -> Sequence[Row]:
-    """Return an allocation's provisioning log, in order. Takes an id that a scoped question gave."""
+def log_of(tx: Tx, scope: Scope, allocation_id: str) -> Sequence[Row]:
+    """Return an allocation's provisioning log, in order."""
     return tx.all(
         select(allocation_log.c.n, allocation_log.c.text, allocation_log.c.at)
-        .where(allocation_log.c.allocation_id == allocation_id)
+        .join(allocations, _A.id == allocation_log.c.allocation_id)
+        .where(_A.org_id == scope.org, allocation_log.c.allocation_id == allocation_id)
         .order_by(allocation_log.c.n)
     )
 

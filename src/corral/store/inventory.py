@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import RowMapping, and_, func, insert, select, update
 
-from corral.domain.inventory import Gpu, GpuCounts, GpuState, Kept
+from corral.domain.inventory import HELD_BY_UNKNOWN, Gpu, GpuCounts, GpuState, Kept
 from corral.domain.machines import MachineRef
 from corral.store.tables.machines import gpus
 from corral.store.tables.orgs import workspaces
@@ -49,6 +49,14 @@ def save(tx: Tx, ref: MachineRef, id: str, kept: Kept) -> None:
         .where(gpus.c.org_id == ref.org_id, gpus.c.machine_id == ref.id, gpus.c.id == id)
         .values(**_columns(kept))
     )
+
+
+def hold_for_unknown(tx: Tx, ref: MachineRef, uuids: Collection[str]) -> None:
+    """Say of these of the machine's GPUs, and no others, that work unknown to this site has them."""
+    mine = [gpus.c.org_id == ref.org_id, gpus.c.machine_id == ref.id]
+    listed = gpus.c.uuid.in_(list(uuids))
+    tx.run(update(gpus).where(*mine, gpus.c.busy == HELD_BY_UNKNOWN, ~listed).values(busy=""))
+    tx.run(update(gpus).where(*mine, gpus.c.busy == "", listed).values(busy=HELD_BY_UNKNOWN))
 
 
 def with_holders(tx: Tx, ref: MachineRef) -> Sequence[RowMapping]:

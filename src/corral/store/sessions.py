@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import String, and_, bindparam, delete, insert, select, text, update
+from sqlalchemy import ColumnElement, String, and_, bindparam, delete, insert, select, text, update
 
 from corral.domain.machines import MachineRef, MachineState
 from corral.domain.sessions import Hello
@@ -46,7 +46,8 @@ _RAISE = (
 )
 _INSTANCES = (
     select(machine_sessions.c.instance)
-    .where(machine_sessions.c.machine_id == bindparam("machine"))
+    .join(machines, machines.c.id == machine_sessions.c.machine_id)
+    .where(machine_sessions.c.machine_id == bindparam("machine"), machines.c.org_id == bindparam("org"))
     .order_by(machine_sessions.c.epoch)
 )
 _LOCKED = (
@@ -55,6 +56,7 @@ _LOCKED = (
         machines.c.session_epoch,
         machines.c.removed_at,
         machines.c.quarantine,
+        machines.c.unknown_work,
         machines.c.release,
         machines.c.inventory_digest,
         machines.c.conditions,
@@ -81,17 +83,17 @@ def raise_epoch(tx: Tx, machine: MachineRef, release: str, address: str) -> int 
     return epoch
 
 
-def instances(tx: Tx, machine_id: str) -> Sequence[str]:
+def instances(tx: Tx, machine: MachineRef) -> Sequence[str]:
     """Return the instances of the sessions that are remembered, oldest first."""
-    return tx.conn.execute(_INSTANCES, {"machine": machine_id}).scalars().all()
+    return tx.conn.execute(_INSTANCES, {"machine": machine.id, "org": machine.org_id}).scalars().all()
 
 
-def remember(tx: Tx, machine_id: str, epoch: int, hello: Hello) -> None:
+def remember(tx: Tx, machine: MachineRef, epoch: int, hello: Hello) -> None:
     """Add a session to those remembered."""
     tx.conn.execute(
         _REMEMBER,
         {
-            "machine_id": machine_id,
+            "machine_id": machine.id,
             "epoch": epoch,
             "instance": hello.instance,
             "boot_id": hello.boot_id,
@@ -101,15 +103,19 @@ def remember(tx: Tx, machine_id: str, epoch: int, hello: Hello) -> None:
     )
 
 
-def forget_older(tx: Tx, machine_id: str, epoch: int) -> None:
+def forget_older(tx: Tx, machine: MachineRef, epoch: int) -> None:
     """Forget a machine's sessions up to that epoch."""
-    mine = machine_sessions.c.machine_id == machine_id
-    tx.run(delete(machine_sessions).where(mine, machine_sessions.c.epoch <= epoch))
+    tx.run(delete(machine_sessions).where(_of(machine), machine_sessions.c.epoch <= epoch))
 
 
-def forget(tx: Tx, machine_id: str) -> None:
+def forget(tx: Tx, machine: MachineRef) -> None:
     """Forget a machine's past sessions: an admin has decided about its copies."""
-    tx.run(delete(machine_sessions).where(machine_sessions.c.machine_id == machine_id))
+    tx.run(delete(machine_sessions).where(_of(machine)))
+
+
+def _of(machine: MachineRef) -> ColumnElement[bool]:
+    mine = select(machines.c.id).where(machines.c.id == machine.id, machines.c.org_id == machine.org_id)
+    return machine_sessions.c.machine_id.in_(mine)
 
 
 def locked(tx: Tx, machine: MachineRef) -> Row | None:

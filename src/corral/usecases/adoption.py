@@ -12,12 +12,13 @@ from datetime import timedelta
 from typing import Any
 
 from corral.domain import ids, quotas
-from corral.domain.allocations import Desired, bounded, legible
+from corral.domain.access import EVERY_POOL
+from corral.domain.allocations import MAX_ADOPTED_GENERATION, Desired, bounded, legible
 from corral.domain.events import Entry, Subject
 from corral.domain.machines import MachineRef
 from corral.domain.resources import Resources
 from corral.domain.workloads import Kind, State
-from corral.store import access, allocations, fleet, workloads
+from corral.store import access, allocations, fleet, machines, workloads
 from corral.store.transaction import Actor, Row, Scope, Tx, Wake
 
 
@@ -51,6 +52,7 @@ def adopt(tx: Tx, machine: MachineRef, described: Sequence[Desired]) -> Adoption
 def _adopt(tx: Tx, machine: MachineRef, work: Desired) -> None:
     scope = Scope(machine.org_id)
     _check_owner(tx, machine, work)
+    _check_access(tx, machine, work)
     gpus = _gpus(tx, scope, machine, work)
     _check_quota(tx, machine, work)
     fleet.touch(tx, scope, machine.cluster_id, [machine.id])
@@ -63,12 +65,13 @@ def _adopt(tx: Tx, machine: MachineRef, work: Desired) -> None:
         "id": work.id,
         "machine_id": machine.id,
         "workload_id": work.workload,
-        "generation": bounded(work.generation + 1),
+        "generation": work.generation + 1,
         "gpus": len(gpus),
         "vcpu": work.resources.vcpu,
         "ram_mib": work.resources.ram_mib,
         "storage_mib": work.resources.storage_mib,
         "placed_at": tx.now,
+        "ran_at": tx.now,
         "must_end_by": ends,
         "stop_asked_at": tx.now if work.stop else None,
         "seen_gpus": [],
@@ -93,8 +96,19 @@ def _check_owner(tx: Tx, machine: MachineRef, work: Desired) -> None:
         raise _Ambiguous("its workspace does not exist here")
     if work.kind != Kind.COMPUTE_CLUSTER.value:
         raise _Ambiguous("its kind of workload is not known to this release")
+    if work.generation > MAX_ADOPTED_GENERATION:
+        raise _Ambiguous("its generation cannot be one of this site's")
     if not ids.is_uuid(work.id) or not ids.is_uuid(work.workload) or allocations.exists(tx, work.id):
         raise _Ambiguous("its id cannot be used here")
+
+
+def _check_access(tx: Tx, machine: MachineRef, work: Desired) -> None:
+    """A machine makes no work in a workspace that may not use it."""
+    scope = Scope(machine.org_id)
+    pools = access.pools(tx, scope, work.workspace).get(machine.cluster_id, ())
+    row = machines.get(tx, scope, machine.id)
+    if row is None or not {EVERY_POOL, row["pool"]} & set(pools):
+        raise _Ambiguous("its workspace may not use this machine")
 
 
 def _gpus(tx: Tx, scope: Scope, machine: MachineRef, work: Desired) -> Sequence[Row]:
@@ -116,7 +130,7 @@ def _check_quota(tx: Tx, machine: MachineRef, work: Desired) -> None:
     scope = Scope(machine.org_id)
     row = access.get(tx, scope, work.workspace, machine.cluster_id)
     if row is None or row["gpu_quota"] is None:
-        return
+        return  # without access it is refused before
     live = allocations.live_gpus_by_workspace(tx, scope, machine.cluster_id).get(work.workspace, 0)
     use = quotas.Use(row["gpu_quota"], live, 0, len(work.gpus))
     if use.excess:

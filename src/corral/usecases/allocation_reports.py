@@ -6,7 +6,7 @@ was checked before. A report that changes nothing writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -19,6 +19,7 @@ from corral.domain.allocations import (
     Seen,
     Verdict,
     bounded,
+    is_plausible,
     judge,
     legible,
 )
@@ -37,33 +38,34 @@ KEY_LIMIT = 1_000
 _STEPS = frozenset(step.value for step in Step)
 
 
-def apply(tx: Tx, machine: MachineRef, seen: Sequence[Report], *, behind: bool = False) -> Outcome:
+def apply(
+    tx: Tx, machine: MachineRef, seen: Sequence[Report], *, behind: bool = False, accepted: Collection[str] = ()
+) -> Outcome:
     """Take in what a machine reports of everything of Corral's on it; return what to tell it.
 
-    `behind`: this site's database is known to be older than what the machine knows. Takes the tenancy's lock
-    when something is to be changed.
+    `behind`: this site's database is known to be older than what the machine knows. `accepted`: allocations
+    that an admin lets run there though this site does not know them. The tenancy is locked already
+    (`sessions.current`).
     """
     scope, reports = Scope(machine.org_id), {report.id: report for report in seen}
-    live = allocations.live_on(tx, scope, machine.id)
-    others = set(reports) - {row["id"] for row in live}
+    live = {row["id"]: row for row in allocations.live_on(tx, scope, machine.id)}
+    others = reports.keys() - live.keys()
     ended = {row["id"]: row for row in allocations.by_ids(tx, scope, machine.id, others)}
-    site = _Site(tx.now, behind or bool(others - set(ended)))
-    gpus = allocations.held_gpus(tx, [row["id"] for row in live])
-    if any(_news(row, reports.get(row["id"]), gpus[row["id"]], site) for row in live):
-        fleet.lock(tx, scope, machine.cluster_id)
-        live = allocations.live_on(tx, scope, machine.id)  # again, under the lock
-        gpus = allocations.held_gpus(tx, [row["id"] for row in live])
-        for row in live:
-            _take_in(tx, machine, row, reports.get(row["id"]), gpus[row["id"]], site)
-        others = set(reports) - {row["id"] for row in live}
-        ended = {row["id"]: row for row in allocations.by_ids(tx, scope, machine.id, others)}
+    unknown = others - ended.keys()
+    site = _Site(tx.now, behind or not unknown <= set(accepted))
+    gpus = allocations.held_gpus(tx, scope, live)
+    for id, row in live.items():
+        if _news(row, reports.get(id), gpus[id], site):
+            _take_in(tx, machine, row, reports.get(id), gpus[id], site)
     _lingering(tx, machine, ended, reports)
-    known = [id for id in reports if id not in others]
+    known = reports.keys() & live.keys()
     now_released = {row["id"] for row in allocations.by_ids(tx, scope, machine.id, known) if row["released_at"]}
     return Outcome(
-        log_seen=_store_log(tx, [reports[id] for id in known]),
-        describe=sorted(others - set(ended)),
+        log_seen=_store_log(tx, scope, [reports[id] for id in sorted(known)]),
+        describe=sorted(unknown - set(accepted)),
         forget=sorted(id for id in (*ended, *now_released) if reports[id].state in (Seen.GONE, Seen.FAILED)),
+        unknown=sorted(unknown),
+        ahead=sorted(id for id in known if not is_plausible(live[id]["generation"], reports[id].generation)),
     )
 
 
@@ -86,15 +88,11 @@ class OnMachine:
     gpus: int
 
 
-def live_on(tx: Tx, machine_id: str) -> list[OnMachine]:
-    """Return what holds something of a machine (found by a scoped question)."""
-    org = allocations.org_of_machine(tx, machine_id)
-    if org is None:
-        return []
-    scope = Scope(org)
+def live_on(tx: Tx, machine: MachineRef) -> list[OnMachine]:
+    """Return what holds something of a machine."""
     return [
         OnMachine(row["workload_id"], row["name"], row["workspace_id"], row["state"], row["gpus"])
-        for row in allocations.live_on(tx, scope, machine_id)
+        for row in allocations.live_on(tx, Scope(machine.org_id), machine.id)
     ]
 
 
@@ -114,7 +112,7 @@ def _held(row: Row, gpus: Sequence[Row], site: _Site) -> Held:
         generation=row["generation"],
         stop_asked=row["stop_asked_at"] is not None,
         overdue=row["must_end_by"] is not None and row["must_end_by"] <= site.now,
-        provisioning=row["state"] == State.PROVISIONING.value,
+        provisioning=row["ran_at"] is None,
         ever_seen=row["seen_state"] != "",
         behind=site.behind,
         gpus=[gpu["uuid"] for gpu in gpus],
@@ -125,7 +123,6 @@ def _columns(report: Report) -> dict[str, Any]:
     """What is kept of a report, beside what is judged from it."""
     return {
         "seen_state": report.state.value,
-        "seen_generation": bounded(report.generation),
         "seen_message": legible(report.message, TEXT_LIMIT),
         "seen_gpus": [legible(uuid, 96) for uuid in report.gpus[:64]],
         "oom_kills": bounded(report.oom_kills),
@@ -150,12 +147,24 @@ def _news(row: Row, report: Report | None, gpus: Sequence[Row], site: _Site) -> 
     return (
         any(row[name] != value for name, value in _columns(report).items())
         or _step(row, report) not in ("", row["step"])
-        or report.generation > row["generation"]
+        or _prepares_again(row, verdict)
+        or _is_ahead(row, report)
     )
 
 
+def _is_ahead(row: Row, report: Report) -> bool:
+    """Whether the machine knows of something newer: this database was restored."""
+    return report.generation > row["generation"] and is_plausible(row["generation"], report.generation)
+
+
+def _prepares_again(row: Row, verdict: Verdict) -> bool:
+    """Whether it became Out of Sync before it ever ran (its machine was Down), and goes on now."""
+    goes_on = verdict is Verdict.CONVERGING and row["ran_at"] is None and row["stop_asked_at"] is None
+    return goes_on and row["state"] == State.OUT_OF_SYNC.value
+
+
 def _step(row: Row, report: Report) -> str:
-    provisioning = row["state"] == State.PROVISIONING.value and row["stop_asked_at"] is None
+    provisioning = row["ran_at"] is None and row["stop_asked_at"] is None
     return report.step if provisioning and report.state is Seen.PREPARING and report.step in _STEPS else ""
 
 
@@ -166,15 +175,17 @@ def _take_in(tx: Tx, machine: MachineRef, row: Row, report: Report | None, gpus:
     values = _columns(report) if report is not None else {}
     if report is not None:
         _tell(tx, life, row, report, by)
-        if report.generation > row["generation"]:
-            # A restored database is behind this machine: what is asked now must be newer than what it knows.
-            values["generation"] = bounded(report.generation + 1)
+        if _is_ahead(row, report):
+            # What is asked now must be newer than what the machine knows.
+            values["generation"] = report.generation + 1
             tx.wake(Wake.DESIRED, machine.id)
     if judgement.verdict is Verdict.DIFFERS:
         values["mismatch_since"] = row["mismatch_since"] or tx.now
         workloads.save(tx, scope, life.workload_id, wanted=judgement.wanted, seen=legible(judgement.seen, TEXT_LIMIT))
     else:
         values["mismatch_since"] = None
+    if judgement.verdict is Verdict.MATCHES and row["ran_at"] is None:
+        values["ran_at"] = tx.now
     allocations.save(tx, scope, row["id"], **values)
     change = _change(tx, life, row, report, judgement.verdict)
     if change is not None:
@@ -185,6 +196,8 @@ def _change(tx: Tx, life: Life, row: Row, report: Report | None, verdict: Verdic
     """Return what the verdict does to the workload, and why."""
     if verdict is Verdict.MATCHES and life.state is not State.ACTIVE:
         return Signal.RUNNING, ""
+    if report is not None and _prepares_again(row, verdict):
+        return Signal.PREPARING, ""
     if verdict is Verdict.ENDED:
         over = row["must_end_by"] is not None and row["must_end_by"] <= tx.now
         why = row["stop_reason"] or (TIME_LIMIT if over else "ended before this site's back-up was restored")
@@ -223,17 +236,17 @@ def _lingering(tx: Tx, machine: MachineRef, ended: Mapping[str, Row], reports: M
             fleet.touch(tx, scope, machine.cluster_id, [machine.id])
             touched = True
         if runs:
-            ahead = max(row["generation"], bounded(reports[id].generation)) + 1
-            allocations.save(tx, scope, id, lingers_since=tx.now, generation=bounded(ahead))
+            said = reports[id].generation if is_plausible(row["generation"], reports[id].generation) else 0
+            allocations.save(tx, scope, id, lingers_since=tx.now, generation=max(row["generation"], said) + 1)
             tx.wake(Wake.DESIRED, machine.id)
         else:
             allocations.save(tx, scope, id, lingers_since=None)
 
 
-def _store_log(tx: Tx, reports: Sequence[Report]) -> dict[str, int]:
+def _store_log(tx: Tx, scope: Scope, reports: Sequence[Report]) -> dict[str, int]:
     """Keep each provisioning log line once; return per allocation the last that need not be sent again."""
     talking = [report for report in reports if report.log]
-    ends = allocations.log_ends(tx, [report.id for report in talking])
+    ends = allocations.log_ends(tx, scope, [report.id for report in talking])
     confirmed: dict[str, int] = {}
     lines = []
     for report in talking:

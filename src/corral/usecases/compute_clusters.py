@@ -147,7 +147,7 @@ def _built(ctx: Context, rows: Sequence[Row]) -> list[ComputeCluster]:
     """As many questions for a page of them as for one."""
     tx, ids = ctx.tx, [row["id"] for row in rows]
     held = allocations.of_workloads(tx, ctx.scope, ids)
-    gpus = allocations.held_gpus(tx, [one["id"] for one in held.values()])
+    gpus = allocations.held_gpus(tx, ctx.scope, [one["id"] for one in held.values()])
     traits = workloads.machine_traits(tx, [one["machine_id"] for one in held.values()])
     slugs = workloads.cluster_slugs(tx, ctx.scope)
     mine = workloads.with_keys_of(tx, ctx.scope, ctx.user.id, ids)
@@ -329,7 +329,7 @@ class Log:
 def provisioning_log(ctx: Context, name: str) -> Log:
     """Return what its machine said while preparing it. Errors: `NOT_FOUND`."""
     held = _newest(ctx, name)
-    return Log([line["text"] for line in allocations.log_of(ctx.tx, held["id"])] if held is not None else [])
+    return Log([line["text"] for line in allocations.log_of(ctx.tx, ctx.scope, held["id"])] if held is not None else [])
 
 
 def container_log(ctx: Context, name: str) -> Log:

@@ -11,19 +11,17 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from corral.domain.allocations import Desired
+from corral.domain.machines import MachineRef
 from corral.domain.resources import Resources
 from corral.store import allocations as rows
 from corral.store.transaction import Row, Scope, Tx, Wake
 
 
-def for_machine(tx: Tx, machine_id: str) -> list[Desired]:
+def for_machine(tx: Tx, machine: MachineRef) -> list[Desired]:
     """Return every live allocation of a machine, those told to stop too, and what lingers there (to be stopped)."""
-    org = rows.org_of_machine(tx, machine_id)
-    if org is None:
-        return []
-    scope = Scope(org)
-    found = [*rows.live_on(tx, scope, machine_id), *rows.lingering_on(tx, scope, machine_id)]
-    gpus = rows.held_gpus(tx, [row["id"] for row in found])
+    scope = Scope(machine.org_id)
+    found = [*rows.live_on(tx, scope, machine.id), *rows.lingering_on(tx, scope, machine.id)]
+    gpus = rows.held_gpus(tx, scope, [row["id"] for row in found])
     keys = rows.usable_keys(tx, scope, [row["workload_id"] for row in found])
     return [
         _desired(row, [gpu["uuid"] for gpu in gpus[row["id"]]], keys.get(row["workload_id"], []), tx.now)

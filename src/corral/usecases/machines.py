@@ -16,8 +16,8 @@ from corral.domain.allocations import legible
 from corral.domain.errors import Refusal
 from corral.domain.events import Entry
 from corral.domain.ids import shown
-from corral.domain.inventory import Condition, GpuChange, Inventory, pressure
-from corral.domain.machines import MachineRef, MachineState
+from corral.domain.inventory import Condition, Gpu, GpuChange, Inventory, pressure
+from corral.domain.machines import MachineRef, MachineState, Quarantine
 from corral.store import clusters as cluster_rows
 from corral.store import fleet
 from corral.store import inventory as gpu_rows
@@ -25,7 +25,7 @@ from corral.store import journal as journal_rows
 from corral.store import machines as rows
 from corral.store import sessions as session_rows
 from corral.store.transaction import SITE, Actor, Row, Scope, Tx, Wake
-from corral.usecases import allocation_reports, clusters
+from corral.usecases import allocation_reports, clusters, unknown_work
 from corral.usecases.context import Context, new_id
 
 MAX_CONDITIONS = 20
@@ -58,7 +58,8 @@ def judge_inventory(tx: Tx, machine: MachineRef, inventory: Inventory) -> bool:
     if row is None or row["inventory_digest"] == inventory.digest:
         return False
     fleet.lock(tx, Scope(machine.org_id), machine.cluster_id)
-    gpus = _save_gpus(tx, machine, inventory)
+    reported = inventory_rules.with_unknown(inventory.gpus, unknown_work.held_gpus(row))
+    gpus = _save_gpus(tx, machine, reported)
     capacity = {"vcpu": inventory.vcpu, "ram_mib": inventory.ram_mib, "storage_mib": inventory.storage_mib}
     before = {key: row[key] for key in capacity}
     rows.save(
@@ -112,9 +113,9 @@ def _worth_telling(tx: Tx, machine: MachineRef, kinds: Sequence[str]) -> Sequenc
     return kinds[: max(0, MAX_CONDITION_EVENTS_A_MINUTE - told)]
 
 
-def _save_gpus(tx: Tx, machine: MachineRef, inventory: Inventory) -> Sequence[GpuChange]:
+def _save_gpus(tx: Tx, machine: MachineRef, reported: Sequence[Gpu]) -> Sequence[GpuChange]:
     kept = gpu_rows.of_machine(tx, machine)
-    changes = inventory_rules.judge_gpus([row.kept for row in kept], inventory.gpus)
+    changes = inventory_rules.judge_gpus([row.kept for row in kept], reported)
     ids = {(row.kept.gpu.vendor, row.kept.gpu.uuid): row.id for row in kept}
     for change in changes:
         gpu = change.now.gpu
@@ -258,12 +259,16 @@ def uncordon(ctx: Context, cluster: str, name: str) -> Machine:
 
 
 def release_quarantine(ctx: Context, cluster: str, name: str) -> Machine:
-    """Decide that a suspected clone, or a machine with unknown work, takes new work again."""
+    """Decide that a suspected clone, or a machine with unknown work, takes new work again.
+
+    The unknown work goes on and keeps its GPUs; other unknown work closes the machine anew.
+    """
     row = _lock(ctx, cluster, name)
     if row["quarantine"] is not None:
         ref = rows.ref_of(row)
+        accepted = unknown_work.accept(ctx.tx, ref, row) if row["quarantine"] == Quarantine.UNKNOWN_WORK.value else 0
         rows.save(ctx.tx, ref, {"quarantine": None, "quarantine_reason": None})
-        session_rows.forget(ctx.tx, ref.id)  # the copy that stays must not look like one that comes back
+        session_rows.forget(ctx.tx, ref)  # the copy that stays must not look like one that comes back
         ctx.wake(Wake.DESIRED, ref.id)
         ctx.record(
             "cluster.node.quarantine_released",
@@ -271,6 +276,7 @@ def release_quarantine(ctx: Context, cluster: str, name: str) -> Machine:
             name=ref.name,
             before=row["quarantine"],
             reason=row["quarantine_reason"],
+            **({"accepted": accepted} if accepted else {}),
         )
     return _again(ctx, row)
 

@@ -6,15 +6,15 @@ Runs only for a report that says something new: one that repeats the last costs 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from corral.domain.allocations import Desired, Outcome
-from corral.domain.machines import MachineRef, MachineState, Quarantine
+from corral.domain.machines import MachineState, Quarantine
 from corral.domain.sessions import Opened, Report
 from corral.store import machines as machine_rows
-from corral.store.transaction import Row, Tx
-from corral.usecases import adoption, allocation_reports, machines, sessions
+from corral.store.transaction import Tx
+from corral.usecases import adoption, allocation_reports, machines, sessions, unknown_work
 
 
 @dataclass(frozen=True)
@@ -41,29 +41,19 @@ def receive(tx: Tx, session: Opened, report: Report) -> Processed:
     if report.inventory is not None and report.inventory.digest != row["inventory_digest"]:
         machines.judge_inventory(tx, machine, report.inventory)
     behind = row["quarantine"] == Quarantine.UNKNOWN_WORK.value
-    outcome = allocation_reports.apply(tx, machine, report.allocations, behind=behind)
-    _unknown_work(tx, machine, row, outcome.describe)
+    accepted = unknown_work.accepted(row)
+    outcome = allocation_reports.apply(tx, machine, report.allocations, behind=behind, accepted=accepted)
+    unknown_work.note(tx, machine, row, report.allocations, outcome)
     lacking = report.inventory is None and row["inventory_digest"] != report.digest
     return Processed(outcome, need_inventory=lacking, quarantined=row["quarantine"] is not None)
 
 
-def described(tx: Tx, session: Opened, works: Sequence[Desired]) -> None:
+def described(tx: Tx, session: Opened, works: Sequence[Desired], asked: Collection[str]) -> None:
     """Take in what a machine was once told to run and this site does not know: a restored database.
 
-    What is unambiguous is adopted; the rest keeps the machine in quarantine. Nothing is stopped.
-    Errors: as of `receive`.
+    `asked`: what this session was asked to describe; nothing else is taken. What is unambiguous is adopted;
+    the rest keeps the machine in quarantine. Nothing is stopped. Errors: as of `receive`.
     """
-    sessions.current(tx, session)
-    adoption.adopt(tx, session.machine, works)
-
-
-def _unknown_work(tx: Tx, machine: MachineRef, row: Row, unknown: Sequence[str]) -> None:
-    """Close the machine while it runs what this site does not know; open it again by itself after that."""
-    if unknown:
-        reason = (
-            f"It runs {len(unknown)} allocation{'s' if len(unknown) > 1 else ''} that this site does not know. "
-            "They go on; what cannot be adopted has to be ended on the machine."
-        )
-        sessions.quarantine(tx, machine, Quarantine.UNKNOWN_WORK, reason)
-    elif row["quarantine"] == Quarantine.UNKNOWN_WORK.value:
-        sessions.lift_unknown_work(tx, machine)
+    row = sessions.current(tx, session)
+    if row["quarantine"] == Quarantine.UNKNOWN_WORK.value:
+        adoption.adopt(tx, session.machine, [work for work in works if work.id in asked])

@@ -56,13 +56,13 @@ def open(tx: Tx, key: str, hello: Hello, address: str) -> Opened:
         )
     machine = known.machine
     fleet.lock(tx, Scope(machine.org_id), machine.cluster_id)
-    before = rows.instances(tx, machine.id)
+    before = rows.instances(tx, machine)
     epoch = rows.raise_epoch(tx, machine, hello.release, address)
     if epoch is None:
         raise removed()
-    rows.remember(tx, machine.id, epoch, hello)
+    rows.remember(tx, machine, epoch, hello)
     if len(before) >= rules.REMEMBERED:
-        rows.forget_older(tx, machine.id, epoch - rules.REMEMBERED)
+        rows.forget_older(tx, machine, epoch - rules.REMEMBERED)
     if rules.is_clone(before, hello.instance):
         quarantine(tx, machine, Quarantine.CLONE, "Two copies of this machine's state report in turn.", address)
     elif hello.incarnation not in ("", known.incarnation):
@@ -96,7 +96,7 @@ def told(tx: Tx, session: Opened, running_here: Collection[str]) -> Sequence[Des
     row = rows.standing(tx, session.machine)
     if row is None or row["removed_at"] is not None:
         return ()
-    wanted = desired_work.for_machine(tx, session.machine_id)
+    wanted = desired_work.for_machine(tx, session.machine)
     return [want for want in wanted if rules.may_be_told(want, row["quarantine"] is not None, running_here)]
 
 

@@ -20,6 +20,7 @@ TIME_LIMIT = "time limit over"
 LOST = "lost"
 
 _EVENT = {
+    State.PROVISIONING: "workload.step",
     State.ACTIVE: "workload.active",
     State.OUT_OF_SYNC: "workload.out_of_sync",
     State.TERMINATED: "workload.terminated",
@@ -66,7 +67,9 @@ def of_allocation(row: Row) -> Life:
 def change(tx: Tx, life: Life, signal: Signal, by: Actor = SITE, reason: str = "") -> None:
     """Move a workload on by `signal`, and record that; an end frees what it holds."""
     after = on(life.state, signal)
-    values: dict[str, object] = {"state": after.value, "state_since": tx.now, "reason": reason, "step": ""}
+    values: dict[str, object] = {"state": after.value, "state_since": tx.now, "reason": reason}
+    if after is not State.PROVISIONING:
+        values |= {"step": ""}
     if after is not State.OUT_OF_SYNC:
         values |= {"wanted": "", "seen": ""}
     if after in ENDED:
@@ -80,7 +83,8 @@ def change(tx: Tx, life: Life, signal: Signal, by: Actor = SITE, reason: str = "
 
 
 def _give_back(tx: Tx, life: Life, signal: Signal) -> None:
-    fleet.touch(tx, life.scope, life.cluster_id, [life.machine_id] if life.machine_id else [])
+    waited = life.allocation_id is None
+    fleet.touch(tx, life.scope, life.cluster_id, [life.machine_id] if life.machine_id else [], queue=waited)
     if life.allocation_id is not None:
         how = {Signal.LOST: "lost", Signal.COULD_NOT_START: "failed"}.get(signal, "confirmed")
         allocations.release(tx, life.scope, [life.allocation_id], how)
@@ -124,7 +128,7 @@ def due(tx: Tx) -> Due:
 def tick(tx: Tx) -> None:
     """Tell what is past its limit to stop, and say what is, or no longer is, Out of Sync."""
     tenancies = due(tx).tenancies
-    for cluster_id, org_id in sorted(tenancies):
+    for cluster_id, org_id in sorted(tenancies, key=lambda one: fleet.lock_order(one[1], one[0])):
         fleet.lock(tx, Scope(org_id), cluster_id)
     again = due(tx)  # under the locks
     for row in _of(again.overdue, tenancies):

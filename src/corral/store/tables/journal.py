@@ -27,5 +27,6 @@ journal = Table(
     sqlite_autoincrement=True,
 )
 Index("ix_journal_org", journal.c.org_id, journal.c.seq)
+Index("ix_journal_workspace", journal.c.org_id, journal.c.workspace_id, journal.c.seq)
 Index("ix_journal_machine", journal.c.machine_id, journal.c.seq)
 Index("ix_journal_workload", journal.c.workload_id, journal.c.seq)

@@ -41,6 +41,7 @@ machines = Table(
     moment("cordoned_at", nullable=True),
     Column("quarantine", String(20)),  # clone | unknown_work; no new work until decided
     Column("quarantine_reason", String(300)),
+    Column("unknown_work", JSON, nullable=False, default=dict),  # {allocation: {gpus, accepted}}: runs, not known here
     Column("session_epoch", Integer, nullable=False, default=0),
     Column("release", String(40), nullable=False, default=""),
     Column("hostname", String(255), nullable=False, default=""),
@@ -67,6 +68,8 @@ Index(
     sqlite_where=text("removed_at IS NULL"),
     postgresql_where=text("removed_at IS NULL"),
 )
+_DOWN = text("state = 'down' AND removed_at IS NULL")
+Index("ix_machines_down", machines.c.state_since, sqlite_where=_DOWN, postgresql_where=_DOWN)
 Index("ix_machines_fleet", machines.c.cluster_id, machines.c.org_id, machines.c.fleet_version)
 
 liveness = Table(

@@ -14,6 +14,7 @@ sites = Table(
     Column("lease_holder", String(64)),
     moment("lease_until", nullable=True),
     moment("created_at"),
+    moment("restored_at", nullable=True),
     CheckConstraint("id = 1", name="one_row"),
 )
 

@@ -19,6 +19,7 @@ from sqlalchemy import (
 )
 
 from corral.store.tables.base import id_column, metadata, moment, refers
+from corral.store.types import BigInt
 
 workloads = Table(
     "workloads",
@@ -45,7 +46,7 @@ workloads = Table(
     refers("created_by", "users.id"),
     moment("created_at"),
     moment("stop_asked_at", nullable=True),
-    Column("stop_reason", String(100)),
+    Column("stop_reason", Text),
     moment("ended_at", nullable=True),
     UniqueConstraint("org_id", "id"),
     ForeignKeyConstraint(["org_id", "workspace_id"], ["workspaces.org_id", "workspaces.id"], name="fk_w_workspace"),
@@ -67,6 +68,9 @@ Index(
     sqlite_where=text("queued AND ended_at IS NULL"),
     postgresql_where=text("queued AND ended_at IS NULL"),
 )
+# What the clock's pass looks for each second; hardly anything ever is in it.
+_OUT_OF_SYNC = text("state = 'out_of_sync'")
+Index("ix_workloads_out_of_sync", workloads.c.id, sqlite_where=_OUT_OF_SYNC, postgresql_where=_OUT_OF_SYNC)
 
 allocations = Table(
     "allocations",
@@ -77,18 +81,18 @@ allocations = Table(
     Column("workspace_id", String(36), nullable=False),
     Column("machine_id", String(36), nullable=False),
     Column("workload_id", String(36), nullable=False),
-    Column("generation", Integer, nullable=False, default=1),
+    Column("generation", BigInt, nullable=False, default=1),
     Column("gpus", Integer, nullable=False),
     Column("vcpu", Integer, nullable=False),
     Column("ram_mib", Integer, nullable=False),
     Column("storage_mib", Integer, nullable=False),
     moment("placed_at"),
+    moment("ran_at", nullable=True),  # when its machine first reported it as asked; None: it never ran
     moment("must_end_by", nullable=True),
     moment("stop_asked_at", nullable=True),
     moment("released_at", nullable=True),
     Column("release_reason", String(30)),  # confirmed | failed | lost
     Column("seen_state", String(20), nullable=False, default=""),
-    Column("seen_generation", Integer, nullable=False, default=0),
     Column("seen_message", Text, nullable=False, default=""),
     Column("seen_gpus", JSON, nullable=False),
     Column("host_key", String(1000), nullable=False, default=""),
@@ -106,6 +110,13 @@ _LIVE = text("released_at IS NULL")
 Index("ix_allocations_machine_live", allocations.c.machine_id, sqlite_where=_LIVE, postgresql_where=_LIVE)
 Index("ix_allocations_workspace_live", allocations.c.workspace_id, sqlite_where=_LIVE, postgresql_where=_LIVE)
 Index("ix_allocations_workload", allocations.c.workload_id)
+# What the clock's pass looks for each second, by time; work that runs as asked and without limit is in none of them.
+_LIMITED = text("released_at IS NULL AND stop_asked_at IS NULL AND must_end_by IS NOT NULL")
+Index("ix_allocations_must_end", allocations.c.must_end_by, sqlite_where=_LIMITED, postgresql_where=_LIMITED)
+_STOPPING = text("released_at IS NULL AND stop_asked_at IS NOT NULL")
+Index("ix_allocations_stopping", allocations.c.stop_asked_at, sqlite_where=_STOPPING, postgresql_where=_STOPPING)
+_DIFFERS = text("released_at IS NULL AND mismatch_since IS NOT NULL")
+Index("ix_allocations_differ", allocations.c.mismatch_since, sqlite_where=_DIFFERS, postgresql_where=_DIFFERS)
 _LINGERS = text("lingers_since IS NOT NULL")
 Index("ix_allocations_lingers", allocations.c.machine_id, sqlite_where=_LINGERS, postgresql_where=_LINGERS)
 

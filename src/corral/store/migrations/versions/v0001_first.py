@@ -53,6 +53,7 @@ def upgrade() -> None:
         batch_op.create_index("ix_journal_machine", ["machine_id", "seq"], unique=False)
         batch_op.create_index("ix_journal_org", ["org_id", "seq"], unique=False)
         batch_op.create_index("ix_journal_workload", ["workload_id", "seq"], unique=False)
+        batch_op.create_index("ix_journal_workspace", ["org_id", "workspace_id", "seq"], unique=False)
 
     op.create_table(
         "orgs",
@@ -82,6 +83,7 @@ def upgrade() -> None:
         sa.Column("lease_holder", sa.String(length=64), nullable=True),
         sa.Column("lease_until", UtcTime(), nullable=True),
         sa.Column("created_at", UtcTime(), nullable=False),
+        sa.Column("restored_at", UtcTime(), nullable=True),
         sa.CheckConstraint("id = 1", name=op.f("ck_sites_one_row")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_sites")),
     )
@@ -184,9 +186,8 @@ def upgrade() -> None:
         sa.Column("slug", sa.String(length=63), nullable=False),
         sa.Column("name", sa.String(length=100), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
-        sa.Column("machine_limit", sa.Integer(), nullable=True),
+        sa.Column("queue_version", sa.Integer(), nullable=False),
         sa.Column("joined_at", UtcTime(), nullable=False),
-        sa.Column("left_at", UtcTime(), nullable=True),
         sa.ForeignKeyConstraint(["cluster_id"], ["clusters.id"], name=op.f("fk_tenancies_cluster_id")),
         sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_tenancies_org_id")),
         sa.PrimaryKeyConstraint("cluster_id", "org_id", name=op.f("pk_tenancies")),
@@ -257,6 +258,7 @@ def upgrade() -> None:
         sa.Column("cordoned_at", UtcTime(), nullable=True),
         sa.Column("quarantine", sa.String(length=20), nullable=True),
         sa.Column("quarantine_reason", sa.String(length=300), nullable=True),
+        sa.Column("unknown_work", sa.JSON(), nullable=False),
         sa.Column("session_epoch", sa.Integer(), nullable=False),
         sa.Column("release", sa.String(length=40), nullable=False),
         sa.Column("hostname", sa.String(length=255), nullable=False),
@@ -279,6 +281,13 @@ def upgrade() -> None:
         sa.UniqueConstraint("org_id", "id", name=op.f("uq_machines_org_id_id")),
     )
     with op.batch_alter_table("machines", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_machines_down",
+            ["state_since"],
+            unique=False,
+            sqlite_where=sa.text("state = 'down' AND removed_at IS NULL"),
+            postgresql_where=sa.text("state = 'down' AND removed_at IS NULL"),
+        )
         batch_op.create_index("ix_machines_fleet", ["cluster_id", "org_id", "fleet_version"], unique=False)
         batch_op.create_index(
             "uq_machines_name_live",
@@ -312,7 +321,7 @@ def upgrade() -> None:
         sa.Column("created_by", sa.String(length=36), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("stop_asked_at", UtcTime(), nullable=True),
-        sa.Column("stop_reason", sa.String(length=100), nullable=True),
+        sa.Column("stop_reason", sa.Text(), nullable=True),
         sa.Column("ended_at", UtcTime(), nullable=True),
         sa.ForeignKeyConstraint(
             ["cluster_id", "org_id"], ["tenancies.cluster_id", "tenancies.org_id"], name="fk_w_tenancy"
@@ -325,6 +334,13 @@ def upgrade() -> None:
         sa.UniqueConstraint("org_id", "id", name=op.f("uq_workloads_org_id_id")),
     )
     with op.batch_alter_table("workloads", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_workloads_out_of_sync",
+            ["id"],
+            unique=False,
+            sqlite_where=sa.text("state = 'out_of_sync'"),
+            postgresql_where=sa.text("state = 'out_of_sync'"),
+        )
         batch_op.create_index(
             "ix_workloads_queue",
             ["cluster_id", "org_id"],
@@ -376,18 +392,18 @@ def upgrade() -> None:
         sa.Column("workspace_id", sa.String(length=36), nullable=False),
         sa.Column("machine_id", sa.String(length=36), nullable=False),
         sa.Column("workload_id", sa.String(length=36), nullable=False),
-        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.Column("generation", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("gpus", sa.Integer(), nullable=False),
         sa.Column("vcpu", sa.Integer(), nullable=False),
         sa.Column("ram_mib", sa.Integer(), nullable=False),
         sa.Column("storage_mib", sa.Integer(), nullable=False),
         sa.Column("placed_at", UtcTime(), nullable=False),
+        sa.Column("ran_at", UtcTime(), nullable=True),
         sa.Column("must_end_by", UtcTime(), nullable=True),
         sa.Column("stop_asked_at", UtcTime(), nullable=True),
         sa.Column("released_at", UtcTime(), nullable=True),
         sa.Column("release_reason", sa.String(length=30), nullable=True),
         sa.Column("seen_state", sa.String(length=20), nullable=False),
-        sa.Column("seen_generation", sa.Integer(), nullable=False),
         sa.Column("seen_message", sa.Text(), nullable=False),
         sa.Column("seen_gpus", sa.JSON(), nullable=False),
         sa.Column("host_key", sa.String(length=1000), nullable=False),
@@ -404,6 +420,13 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("allocations", schema=None) as batch_op:
         batch_op.create_index(
+            "ix_allocations_differ",
+            ["mismatch_since"],
+            unique=False,
+            sqlite_where=sa.text("released_at IS NULL AND mismatch_since IS NOT NULL"),
+            postgresql_where=sa.text("released_at IS NULL AND mismatch_since IS NOT NULL"),
+        )
+        batch_op.create_index(
             "ix_allocations_lingers",
             ["machine_id"],
             unique=False,
@@ -416,6 +439,20 @@ def upgrade() -> None:
             unique=False,
             sqlite_where=sa.text("released_at IS NULL"),
             postgresql_where=sa.text("released_at IS NULL"),
+        )
+        batch_op.create_index(
+            "ix_allocations_must_end",
+            ["must_end_by"],
+            unique=False,
+            sqlite_where=sa.text("released_at IS NULL AND stop_asked_at IS NULL AND must_end_by IS NOT NULL"),
+            postgresql_where=sa.text("released_at IS NULL AND stop_asked_at IS NULL AND must_end_by IS NOT NULL"),
+        )
+        batch_op.create_index(
+            "ix_allocations_stopping",
+            ["stop_asked_at"],
+            unique=False,
+            sqlite_where=sa.text("released_at IS NULL AND stop_asked_at IS NOT NULL"),
+            postgresql_where=sa.text("released_at IS NULL AND stop_asked_at IS NOT NULL"),
         )
         batch_op.create_index("ix_allocations_workload", ["workload_id"], unique=False)
         batch_op.create_index(

@@ -199,6 +199,7 @@ def test_a_key_that_opens_sessions_in_a_loop_has_to_wait_and_nobody_else(
     sqlite_db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agents, "SESSIONS_BURST", 3)
+    monkeypatch.setattr(agents, "SESSIONS_A_SECOND", 0.001)
     copied, other = scripted.enrol(sqlite_db, scripted.tenancy(sqlite_db), "copied", "other")
     with live_server(sqlite_db) as site:
         for _ in range(3):
@@ -214,6 +215,7 @@ def test_a_key_that_opens_sessions_in_a_loop_has_to_wait_and_nobody_else(
 
 def test_an_address_that_guesses_keys_has_to_wait(sqlite_db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "REFUSED_BURST", 3)
+    monkeypatch.setattr(agents, "REFUSED_A_SECOND", 0.001)
     with live_server(sqlite_db) as site:
         answers = [refused(site, agent_key())[0] for _ in range(4)]
     assert answers == [401, 401, 401, 429]

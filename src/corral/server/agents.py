@@ -21,12 +21,14 @@ from structlog import get_logger
 from corral.controllers.batches import Batches
 from corral.controllers.heard import Heard
 from corral.domain.errors import Refusal
+from corral.domain.secrets import hashed
 from corral.domain.sessions import Hello, Opened
 from corral.protocol import messages as wire
 from corral.server import agent_codec as codec
 from corral.server.agent_session import CLOSE_FAULT, CLOSES, Session, Telemetry, close
 from corral.server.config import Config
 from corral.server.errors import deny
+from corral.server.rate_limit import RateLimit
 from corral.store.engine import Database
 from corral.store.transaction import Signal, Tx, Wake
 from corral.usecases import sessions
@@ -45,6 +47,11 @@ BEAT_EVERY_S = 1.0
 FIRST_REPORTS_A_SECOND = 50
 """First reports of new sessions are spread to about so many: what a few machines say first need not wait."""
 CLOSE_RESTARTING = 1012
+SESSIONS_BURST, SESSIONS_A_SECOND = 20, 0.2
+"""Of one key: an agent that lost its session comes back every few seconds at first, then slower."""
+REFUSED_BURST, REFUSED_A_SECOND = 300, 5.0
+"""Keys refused from one address: a whole fleet may stand behind one, and guessing is hopeless anyhow."""
+KEYS_REMEMBERED = 100_000
 
 _chance = random.SystemRandom()
 
@@ -60,6 +67,10 @@ class Hub:
         self._config = config
         self._sessions: dict[str, Session] = {}
         self._newcomers = 0
+        self._removals = 0
+        """Counts removed machines, for who is not among the sessions yet."""
+        self._by_key = RateLimit(SESSIONS_BURST, SESSIONS_A_SECOND, remembered=KEYS_REMEMBERED)
+        self._by_address = RateLimit(REFUSED_BURST, REFUSED_A_SECOND)
         self._jobs: set[asyncio.Task[None]] = set()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="agents")
 
@@ -144,11 +155,13 @@ class Hub:
     async def serve(self, ws: WebSocket) -> None:
         """Serve `WS /api/v1/agent/session` from its handshake to its end."""
         session = None
+        removals = self._removals
         try:
             session = await self._admitted(ws)
             if session is not None:
                 await self._welcome(session)
-                await session.run()
+                if removals == self._removals or await self._is_still_known(ws, session):
+                    await session.run()
         except (RuntimeError, WebSocketDisconnect, OSError):
             pass  # it left
         except asyncio.CancelledError:
@@ -162,12 +175,39 @@ class Hub:
         """Return the session that its hello opened, or None when it was refused."""
         key = _bearer(ws)
         try:
+            self._let_try(ws, key)
             who = await self._authenticated(key)
         except Refusal as refusal:
+            if refusal.code == "UNAUTHENTICATED":
+                self._by_address.spend(_address(ws))
             await deny(ws, refusal)
             return None
         await ws.accept()
         return await self._opened(ws, key, who)
+
+    def _let_try(self, ws: WebSocket, key: str) -> None:
+        """Count a try of this key: a stolen one in a loop must not hold up everybody. Errors: `RATE_LIMITED`."""
+        tried = hashed(key).hex()
+        wait = max(self._by_key.wait_s(tried), self._by_address.wait_s(_address(ws)))
+        if wait:
+            raise Refusal(
+                "RATE_LIMITED", f"Too many sessions were asked for. Come again in {wait} s.", retry_after_s=wait
+            )
+        self._by_key.spend(tried)
+
+    async def _is_still_known(self, ws: WebSocket, session: Session) -> bool:
+        """Look again at one who came while machines were removed: it was not among the sessions that are told."""
+        key = _bearer(ws)
+        try:
+            await self.ask(lambda tx: sessions.authenticate(tx, key))
+        except Refusal as refusal:
+            await session.refuse(refusal)
+        except Exception:
+            log.exception("machine_not_authenticated", machine=session.opened.machine_id)
+            await session.end(CLOSE_FAULT, "the control plane could not look again; come again")
+        else:
+            return True
+        return False
 
     async def _authenticated(self, key: str) -> Opened:
         """Return whose key this is. Errors: of `sessions.authenticate`; `UNAVAILABLE` with `retry_after_s`."""
@@ -187,8 +227,7 @@ class Hub:
     async def _opened(self, ws: WebSocket, key: str, who: Opened) -> Session | None:
         try:
             hello = await _hello(ws)
-            address = ws.client.host[:64] if ws.client else ""
-            opened = await self.act(who, lambda tx: sessions.open(tx, key, hello, address))
+            opened = await self.act(who, lambda tx: sessions.open(tx, key, hello, _address(ws)))
         except codec.BadFrame as error:
             await close(ws, wire.CLOSE_BAD_FRAME, str(error))
         except TimeoutError:
@@ -239,6 +278,7 @@ class Hub:
         for signal in signals:
             session = self._sessions.get(signal.id)
             if signal.wake is Wake.MACHINE_REMOVED:
+                self._removals += 1
                 self.heard.drop(signal.id)
                 if session is not None:
                     self._job(self._removed(session))
@@ -279,6 +319,10 @@ def _come_again(why: str) -> Refusal:
 def _bearer(ws: WebSocket) -> str:
     scheme, _, key = ws.headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else ""
+
+
+def _address(ws: WebSocket) -> str:
+    return ws.client.host[:64] if ws.client else ""
 
 
 async def _hello(ws: WebSocket) -> Hello:

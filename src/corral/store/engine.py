@@ -18,9 +18,12 @@ import msgspec
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import QueuePool
+from structlog import get_logger
 
 from corral.domain.errors import Refusal
 from corral.store.transaction import Signal, Tx
+
+log = get_logger()
 
 Listener = Callable[[Sequence[Signal], int | None], None]
 """Told after each commit: its signals, and the sequence of its last journal entry (None = no entry)."""
@@ -105,7 +108,11 @@ class Database:
     def _notify(self, tx: Tx) -> None:
         if tx.signals or tx.last_seq is not None:
             for listener in tuple(self._listeners):
-                listener(tuple(dict.fromkeys(tx.signals)), tx.last_seq)
+                try:
+                    listener(tuple(dict.fromkeys(tx.signals)), tx.last_seq)
+                except Exception:
+                    # What is committed stays so: it must not look failed, nor keep the others from hearing of it.
+                    log.exception("listener_failed", listener=repr(listener))
 
     def _now(self, conn: Connection) -> datetime:
         """The database's time: every replica and every rule uses this one clock."""

@@ -100,9 +100,10 @@ def test_connections_that_end_together_are_cleared_up_together(sessions: Session
 
 
 def test_a_clearing_up_that_fails_is_not_the_last_one(sessions: Sessions) -> None:
-    looked = threading.Event()
+    failed, looked = threading.Event(), threading.Event()
 
     def broken() -> list[int]:
+        failed.set()
         raise ValueError
 
     def whole() -> list[int]:
@@ -110,6 +111,7 @@ def test_a_clearing_up_that_fails_is_not_the_last_one(sessions: Sessions) -> Non
         return []
 
     connection_that_ends(sessions, "a", broken)
+    assert failed.wait(10)
     assert wait_for(lambda: not sessions._due, 10)
     connection_that_ends(sessions, "a", whole)
     assert looked.wait(10)

@@ -66,6 +66,10 @@ TYPES: Mapping[str, tuple[Class, str]] = {
     "cluster.node.down": (Class.EVENT, "A machine was silent for 60 seconds."),
     "cluster.node.inventory": (Class.EVENT, "What a machine has changed."),
     "cluster.node.condition": (Class.EVENT, "A condition of a machine began or ended."),
+    "cluster.node.quieted": (
+        Class.BOTH,
+        "A machine changes what it reports so often that more of this minute is left out; its page has the newest.",
+    ),
     "cluster.node.cordoned": (Class.BOTH, "A machine was cordoned."),
     "cluster.node.uncordoned": (Class.BOTH, "A machine was uncordoned."),
     "cluster.node.removed": (Class.BOTH, "A machine was removed."),
@@ -95,6 +99,21 @@ TYPES: Mapping[str, tuple[Class, str]] = {
     "workload.ssh_keys": (Class.AUDIT, "SSH keys were attached to or detached from a workload."),
     "workload.stream": (Class.AUDIT, "A stream (ssh, port, logs) into a workload was opened."),
 }
+
+
+LIMITED = frozenset(
+    {
+        "cluster.node.inventory",
+        "cluster.node.condition",
+        "cluster.node.unknown_work",
+        "cluster.node.cloned",
+        "workload.step",
+        "workload.oom",
+        "workload.restarted",
+    }
+)
+"""What a machine can cause as often as it reports: only so much a minute is recorded (changes of state always are)."""
+LEFT_OUT = "cluster.node.quieted"
 
 
 @dataclass(frozen=True)

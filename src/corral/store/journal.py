@@ -9,7 +9,6 @@ from typing import Any
 
 from sqlalchemy import Select, and_, func, or_, select
 
-from corral.domain.machines import MachineRef
 from corral.store.tables.journal import journal
 from corral.store.transaction import Row, Scope, Tx
 
@@ -115,14 +114,3 @@ def _filtered(scope: Scope | None, want: Filter) -> Select[Any]:
     if want.until is not None:
         terms.append(journal.c.at < want.until)
     return select(journal).where(and_(*terms))
-
-
-def count_since(tx: Tx, machine: MachineRef, type: str, since: datetime) -> int:
-    """Return how many entries of a type a machine has since then: what agents cause is limited."""
-    query = select(func.count()).where(
-        journal.c.org_id == machine.org_id,
-        journal.c.machine_id == machine.id,
-        journal.c.type == type,
-        journal.c.at >= since,
-    )
-    return int(tx.scalar(query))

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Executable, RowMapping, insert, text
 from sqlalchemy.exc import IntegrityError
 
 from corral.domain.events import TYPES, Class, Entry
+from corral.store.quieted import within_limit
 from corral.store.tables.journal import journal
 
 Row = RowMapping
@@ -29,13 +30,14 @@ class Wake(Enum):
     DESIRED = "desired"  # id = machine: what should run there
     MACHINE_REMOVED = "machine_removed"  # id = machine
     STREAMS = "streams"  # id = workload or user: open streams must be authorised again
-    PLACEMENT = "placement"  # id = cluster: capacity or a rule changed; the queue may go on
+    PLACEMENT = "placement"  # id = cluster, with its org: capacity or a rule changed there; the queue may go on
 
 
 @dataclass(frozen=True)
 class Signal:
     wake: Wake
     id: str
+    org: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,9 @@ class Tx:
             }
         )
 
-    def wake(self, wake: Wake, id: str) -> None:
+    def wake(self, wake: Wake, id: str, org: str = "") -> None:
         """Tell listeners after the commit."""
-        self.signals.append(Signal(wake, id))
+        self.signals.append(Signal(wake, id, org))
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -114,20 +116,21 @@ class Tx:
 
     def append_journal(self) -> None:
         """Write the buffered entries; nothing may take a row lock after this. Called once, by the engine."""
-        if not self._entries:
+        entries = within_limit(self.conn, self.now, self._entries)
+        if not entries:
             return
         if self._journal_lock is not None:
             self.conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": self._journal_lock})
         result = self.conn.execute(
-            insert(journal).returning(journal.c.seq, sort_by_parameter_order=True), self._entries
+            insert(journal).returning(journal.c.seq, sort_by_parameter_order=True), entries
         )
         self.last_seq = result.scalars().all()[-1]
 
     # Short ways to ask, so that the noun modules read as what they ask.
 
-    def run(self, statement: Executable, rows: Sequence[Mapping[str, Any]] | None = None) -> int:
-        """Execute; return how many rows were changed."""
-        result = self.conn.execute(statement, rows) if rows is not None else self.conn.execute(statement)
+    def run(self, statement: Executable, rows: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None) -> int:
+        """Execute, with a row's values or many rows'; return how many rows were changed."""
+        result = self.conn.execute(statement, rows)
         return int(getattr(result, "rowcount", -1))
 
     def insert_unless_taken(self, statement: Executable) -> bool:

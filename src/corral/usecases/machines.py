@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from corral.domain import inventory as inventory_rules
@@ -21,7 +21,6 @@ from corral.domain.machines import MachineRef, MachineState, Quarantine
 from corral.store import clusters as cluster_rows
 from corral.store import fleet
 from corral.store import inventory as gpu_rows
-from corral.store import journal as journal_rows
 from corral.store import machines as rows
 from corral.store import sessions as session_rows
 from corral.store.transaction import SITE, Actor, Row, Scope, Tx, Wake
@@ -29,7 +28,8 @@ from corral.usecases import allocation_reports, clusters, unknown_work
 from corral.usecases.context import Context, new_id
 
 MAX_CONDITIONS = 20
-MAX_CONDITION_EVENTS_A_MINUTE = 20
+MAX_GPUS_TOLD = 16
+"""GPUs named in one journal entry; the rest are counted."""
 SESSIONS_SHOWN = 5
 
 # --- the site's own acts
@@ -75,7 +75,7 @@ def judge_inventory(tx: Tx, machine: MachineRef, inventory: Inventory) -> bool:
     if before == capacity and not gpus:
         return False
     fleet.touch(tx, Scope(machine.org_id), machine.cluster_id, [machine.id])
-    data = {"name": machine.name, "before": before, "after": capacity, "gpus": [_told(change) for change in gpus]}
+    data = {"name": machine.name, "before": before, "after": capacity, **_told_of(gpus)}
     tx.record(Entry("cluster.node.inventory", machine.subject, data), _itself(machine))
     return True
 
@@ -98,32 +98,28 @@ def judge_conditions(tx: Tx, machine: MachineRef, conditions: Sequence[Condition
     rows.save(tx, machine, {"conditions": now, "pressure": why})
     old = {str(c["kind"]): str(c["message"]) for c in row["conditions"]}
     new = {str(c["kind"]): str(c["message"]) for c in now}
-    for kind in _worth_telling(tx, machine, sorted(old.keys() ^ new.keys())):
+    for kind in sorted(old.keys() ^ new.keys()):
         data = {"name": machine.name, "kind": kind, "began": kind in new, "reason": new.get(kind, old.get(kind))}
         tx.record(Entry("cluster.node.condition", machine.subject, data), _itself(machine))
     return True
-
-
-def _worth_telling(tx: Tx, machine: MachineRef, kinds: Sequence[str]) -> Sequence[str]:
-    """A machine's conditions may flutter: its row has the newest, the journal only so many a minute."""
-    if not kinds:
-        return kinds
-    since = tx.now - timedelta(minutes=1)
-    told = journal_rows.count_since(tx, machine, "cluster.node.condition", since)
-    return kinds[: max(0, MAX_CONDITION_EVENTS_A_MINUTE - told)]
 
 
 def _save_gpus(tx: Tx, machine: MachineRef, reported: Sequence[Gpu]) -> Sequence[GpuChange]:
     kept = gpu_rows.of_machine(tx, machine)
     changes = inventory_rules.judge_gpus([row.kept for row in kept], reported)
     ids = {(row.kept.gpu.vendor, row.kept.gpu.uuid): row.id for row in kept}
+    gpu_rows.add(tx, machine, {new_id(tx.now): change.now for change in changes if change.was is None})
     for change in changes:
         gpu = change.now.gpu
-        if change.was is None:
-            gpu_rows.add(tx, machine, new_id(tx.now), change.now)
-        else:
+        if change.was is not None:
             gpu_rows.save(tx, machine, ids[(gpu.vendor, gpu.uuid)], change.now)
     return changes
+
+
+def _told_of(changes: Sequence[GpuChange]) -> dict[str, Any]:
+    more = len(changes) - MAX_GPUS_TOLD
+    told = {"gpus": [_told(change) for change in changes[:MAX_GPUS_TOLD]]}
+    return {**told, "gpus_left_out": more} if more > 0 else told
 
 
 def _told(change: GpuChange) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.domain.inventory import MAX_GPUS, STAND_IN, Gpu, GpuState, Inventory, Kept, fitted, judge_gpus
+from corral.domain.inventory import MAX_GPUS, STAND_IN, Gpu, GpuState, Inventory, Kept, assignable, fitted, judge_gpus
 
 OK, MISSING, UNREADABLE, CONFLICT = GpuState.OK, GpuState.MISSING, GpuState.UNREADABLE, GpuState.CONFLICT
 
@@ -25,13 +25,17 @@ def after(kept: Sequence[Kept], reported: Sequence[Gpu]) -> list[Kept]:
     return [*known, *changed.values()]
 
 
+def can_be_given(gpu: Gpu) -> bool:
+    return assignable(gpu.state, gpu.busy)
+
+
 def test_new_gpus_are_kept_as_reported() -> None:
     assert after([], [gpu("a"), gpu("b", state=UNREADABLE)]) == [Kept(gpu("a")), Kept(gpu("b", state=UNREADABLE))]
 
 
 def test_one_bad_gpu_leaves_the_others_assignable() -> None:
     kept = after([], [gpu("a", state=UNREADABLE), gpu("b"), gpu("c")])
-    assert [one.gpu.assignable for one in kept] == [False, True, True]
+    assert [can_be_given(one.gpu) for one in kept] == [False, True, True]
 
 
 def test_a_gpu_that_is_not_reported_any_more_stays_as_a_fault() -> None:
@@ -126,8 +130,8 @@ def test_only_what_this_report_says_is_healthy_is_assignable(course: list[list[G
     for report in course:
         kept = after(kept, report)
         said = [one.uuid for one in report]
-        healthy = {one.uuid for one in report if one.assignable and said.count(one.uuid) == 1}
-        assert {one.gpu.uuid for one in kept if one.gpu.assignable and not one.gone} == healthy
+        healthy = {one.uuid for one in report if can_be_given(one) and said.count(one.uuid) == 1}
+        assert {one.gpu.uuid for one in kept if can_be_given(one.gpu) and not one.gone} == healthy
 
 
 @given(reports)

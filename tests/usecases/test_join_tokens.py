@@ -66,14 +66,6 @@ def test_of_simultaneous_tokens_at_the_limit_exactly_the_rest_are_made(world_on_
         assert sum(pool.map(attempt, range(16))) == 4
 
 
-def test_an_organisations_own_limit_goes_before_the_sites(world_on_both: World) -> None:
-    with world_on_both.db.write() as tx:
-        org = world_on_both.ids.orgs["acme"]
-        tx.run(update(tenancies).where(tenancies.c.org_id == org).values(machine_limit=1))
-    make(world_on_both)
-    assert refused(world_on_both) == "LIMIT_REACHED"
-
-
 def test_another_organisations_machines_do_not_count(world_on_both: World) -> None:
     for number in range(10):
         world_on_both.add_machine(f"gpu-{number}", org="rival")

@@ -47,8 +47,14 @@ def grant(world: World, pools: tuple[str, ...], quota: int | None = None) -> Non
 
 
 def advance(world: World, fleets: Fleets | None = None) -> None:
+    """Do what the placement worker does with a queue."""
+    where = (world.ids.orgs["acme"], world.ids.clusters["default"])
     with world.db.write() as tx:
-        queue.advance(tx, fleets or Fleets(), world.ids.orgs["acme"], world.ids.clusters["default"], say_why=True)
+        queue.advance(tx, fleets or Fleets(), *where)
+    with world.db.read() as tx:
+        _, changed = queue.reasons(tx, fleets or Fleets(), *where)
+    with world.db.write() as tx:
+        queue.say(tx, world.ids.orgs["acme"], changed)
 
 
 def refusal(world: World, creation: Creation, who: str = "member") -> Refusal:

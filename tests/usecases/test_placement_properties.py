@@ -65,7 +65,7 @@ class Site:
         getattr(self, step[0])(*step[1:])
         with self.world.db.write() as tx:
             org, cluster = self.world.ids.orgs["acme"], self.world.ids.clusters["default"]
-            queue.advance(tx, self.fleets, org, cluster, say_why=True)
+            queue.advance(tx, self.fleets, org, cluster)
         check_invariants(self.world.db)
         self.check_quota()
         self.check_states()

@@ -110,7 +110,7 @@ def test_a_change_of_access_is_one_audit_entry_and_wakes_placement(world: World)
     with world.db.write() as tx:
         assert fleet.lock(tx, scope, cluster) == before + 1
         entries = journal.newest_first(tx, scope, Filter("audit"), before=None, limit=10)
-    assert heard == [Signal(Wake.PLACEMENT, cluster)]
+    assert heard == [Signal(Wake.PLACEMENT, cluster, scope.org)]
     assert [entry["type"] for entry in entries] == ["workspace.access"]
     assert entries[0]["data"] == {
         "before": {"pools": ["*"], "gpu_quota": None},

@@ -51,7 +51,7 @@ class Batches:
         return self._waiting.qsize()
 
     def submit(self, order: tuple[str, ...], job: Callable[[Tx], T]) -> Future[T]:
-        """Do `job` soon. Acts of a batch run by `order` (organisation, cluster): locks are taken in one order."""
+        """Do `job` soon. Acts of a batch run by `order` (`fleet.lock_order`), and so take their locks in one order."""
         self.submitted += 1
         act = _Act(order, job)
         self._waiting.put(act)

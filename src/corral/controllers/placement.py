@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Any, TypeVar, cast
 
 from structlog import get_logger
 
@@ -25,8 +26,11 @@ from corral.usecases import queue, workload_life
 from corral.usecases.fleets import Fleets
 from corral.usecases.idempotency import Stored
 from corral.usecases.placement import CreateAsk, create_many
+from corral.usecases.queue import Queue
 
 log = get_logger()
+
+T = TypeVar("T")
 
 MAX_BATCH = 32
 TICK_S = 1.0
@@ -41,6 +45,12 @@ class _Submitted:
     answer: Future[Stored] = field(default_factory=Future)
 
 
+@dataclass
+class _Question:
+    ask: Callable[[Fleets], Any]
+    answer: Future[Any] = field(default_factory=Future)
+
+
 class PlacementWorker:
     """Submit asks from any thread; each gets its own answer or refusal."""
 
@@ -48,7 +58,11 @@ class PlacementWorker:
         self._db = db
         self._fleets = Fleets()
         self._waiting: deque[_Submitted] = deque()
-        self._changed_clusters: set[str] = set()
+        self._questions: deque[_Question] = deque()
+        self._changed: set[tuple[str, str]] = set()
+        """(cluster, organisation): tenancies whose queue may go on."""
+        self._told: dict[tuple[str, str], int] = {}
+        """The version at which what waits in a tenancy was tried and told why."""
         self._wake = threading.Condition()
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="placement", daemon=True)
@@ -72,30 +86,43 @@ class PlacementWorker:
         submitted = _Submitted(ask)
         with self._wake:
             if self._ending:
-                raise Refusal("UNAVAILABLE", "The control plane is stopping. Try again in a moment.", retry_after_s=5)
+                raise _stopping()
             self._waiting.append(submitted)
             self._wake.notify()
         return submitted.answer
 
+    def ask(self, question: Callable[[Fleets], T]) -> Future[T]:
+        """Answer a question about the fleets as they are remembered, after what waits to be created."""
+        asked = _Question(question)
+        with self._wake:
+            if self._ending:
+                raise _stopping()
+            self._questions.append(asked)
+            self._wake.notify()
+        return cast("Future[T]", asked.answer)
+
     def _committed(self, signals: Sequence[Signal], _last_seq: int | None) -> None:
-        """Somebody changed what placement judges by: try the queues of those clusters again."""
-        changed = {signal.id for signal in signals if signal.wake is Wake.PLACEMENT}
+        """Somebody changed what placement judges by: try those queues again."""
+        changed = {(signal.id, signal.org) for signal in signals if signal.wake is Wake.PLACEMENT}
         if changed and threading.current_thread() is not self._thread:
             with self._wake:
-                self._changed_clusters |= changed
+                self._changed |= changed
                 self._wake.notify()
 
     def _run(self) -> None:
         while True:
             with self._wake:
-                if not (self._waiting or self._changed_clusters or self._ending):
+                if not (self._waiting or self._questions or self._changed or self._ending):
                     self._wake.wait(max(0.0, self._next_tick - monotonic()))
-                batch, changed = self._batch(), self._changed_clusters
-                self._changed_clusters = set()
-                if self._ending and not batch:
+                batch, changed = self._batch(), self._changed
+                question = self._questions.popleft() if self._questions else None
+                self._changed = set()
+                if self._ending and not batch and question is None:
                     return
             if batch:
                 self._create(batch)
+            if question is not None:
+                self._answer(question)
             self._look_after(changed)
 
     def _batch(self) -> list[_Submitted]:
@@ -141,11 +168,23 @@ class PlacementWorker:
         with self._db.write() as tx:
             return create_many(tx, self._fleets, asks)
 
+    def _answer(self, question: _Question) -> None:
+        """Questions are answered one a turn: what is created does not wait for many."""
+        if not question.answer.set_running_or_notify_cancel():
+            return
+        try:
+            question.answer.set_result(question.ask(self._fleets))
+        except Refusal as refusal:
+            question.answer.set_exception(refusal)
+        except Exception as error:
+            self._failed(error)
+            question.answer.set_exception(error)
+
     def _failed(self, error: Exception) -> None:
         self._fleets.forget()
         log.warning("placement_failed", error=str(error), kind=type(error).__name__)
 
-    def _look_after(self, changed: set[str]) -> None:
+    def _look_after(self, changed: set[tuple[str, str]]) -> None:
         """Try the queues that may go on, and do what is due by time."""
         now = monotonic()
         try:
@@ -154,9 +193,9 @@ class PlacementWorker:
                 self._tick()
             if now >= self._next_queue:
                 self._next_queue = now + QUEUE_EVERY_S
-                self._advance(None)
+                self._try_all()
             elif changed:
-                self._advance(changed)
+                self._try(changed)
         except Exception as error:  # tried again at the next turn; the thread must live
             self._failed(error)
 
@@ -167,14 +206,43 @@ class PlacementWorker:
             with self._db.write() as tx:
                 workload_life.tick(tx)
 
-    def _advance(self, clusters: set[str] | None) -> None:
-        """Try what waits in these clusters; None: everywhere, and say why what still waits does."""
-        with self._db.read() as tx:
-            tenancies = queue.waiting_in(tx)
-        for cluster_id, org_id in tenancies:
-            if clusters is None or cluster_id in clusters:
+    def _try(self, changed: set[tuple[str, str]]) -> None:
+        """Place what waits in these tenancies and can be placed now."""
+        for here in self._queues():
+            if (here.cluster_id, here.org_id) in changed:
+                self._advance(here)
+
+    def _try_all(self) -> None:
+        """Try what waits wherever anything changed since, and tell why what still waits does.
+
+        Why is found out beside the others' writing: it costs more than anything else here.
+        """
+        queues = self._queues()
+        told, self._told = self._told, {}
+        for here in queues:
+            where = (here.cluster_id, here.org_id)
+            if told.get(where) == here.version:
+                self._told[where] = here.version
+                continue
+            self._advance(here)
+            with self._db.read() as tx:
+                version, changed = queue.reasons(tx, self._fleets, here.org_id, here.cluster_id)
+            if changed:
                 with self._db.write() as tx:
-                    queue.advance(tx, self._fleets, org_id, cluster_id, say_why=clusters is None)
+                    queue.say(tx, here.org_id, changed)
+            self._told[where] = version
+
+    def _queues(self) -> list[Queue]:
+        with self._db.read() as tx:
+            return queue.waiting_in(tx)
+
+    def _advance(self, here: Queue) -> None:
+        with self._db.write() as tx:
+            queue.advance(tx, self._fleets, here.org_id, here.cluster_id)
+
+
+def _stopping() -> Refusal:
+    return Refusal("UNAVAILABLE", "The control plane is stopping. Try again in a moment.", retry_after_s=5)
 
 
 def _settle(one: _Submitted, answer: Stored | Refusal) -> None:

@@ -41,6 +41,7 @@ CODES: Mapping[str, str] = {
     "WORKSPACE_NOT_FOUND": "No workspace of this name in the organisation.",
     "NO_CAPACITY": "No machine can take this now; `details.machines` has the reason for each.",
     "QUOTA_EXCEEDED": "The workspace's quota on this cluster is less than this would use.",
+    "QUEUE_FULL": "As many workloads of the workspace wait for this cluster as may.",
     "NO_ACCESS": "The workspace has no access to a cluster.",
     "INVALID_SSH_KEY": "Not an SSH public key.",
     "NO_SSH_KEY": "No SSH key of the caller is attached.",

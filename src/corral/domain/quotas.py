@@ -1,10 +1,13 @@
-"""A workspace's GPU quota on a cluster: never exceeded (spec 20, "Create"; spec 60, line 2)."""
+"""A workspace's GPU quota on a cluster: never exceeded (spec 20, "Create"; spec 60, line 2). And how many may wait."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from corral.domain.errors import Refusal
+
+MAX_WAITING = 200
+"""Workloads of a workspace that wait for one cluster: work without GPUs costs no quota, waiting costs everybody."""
 
 
 @dataclass(frozen=True)
@@ -39,3 +42,13 @@ def exceeded(where: str, use: Use) -> Refusal:
         asked=use.asked,
         over_by=use.excess,
     )
+
+
+def check_waiting(where: str, waiting: int) -> None:
+    """Refuse one more that would wait. Errors: `QUEUE_FULL`."""
+    if waiting >= MAX_WAITING:
+        raise Refusal(
+            "QUEUE_FULL",
+            f"{where}: {waiting} workloads wait already, which is the most. Terminate one, or ask again when some run.",
+            waiting=waiting,
+        )

@@ -29,6 +29,7 @@ from corral.server.agent_session import CLOSE_FAULT, CLOSES, Session, Telemetry,
 from corral.server.config import Config
 from corral.server.errors import deny
 from corral.server.rate_limit import RateLimit
+from corral.store import fleet
 from corral.store.engine import Database
 from corral.store.transaction import Signal, Tx, Wake
 from corral.usecases import sessions
@@ -139,7 +140,7 @@ class Hub:
 
     async def act(self, who: Opened, job: Callable[[Tx], T]) -> T:
         """Do a machine's act in a transaction; many machines' acts may share it."""
-        return await asyncio.wrap_future(self._batches.submit((who.org_id, who.cluster_id), job))
+        return await asyncio.wrap_future(self._batches.submit(fleet.lock_order(who.org_id, who.cluster_id), job))
 
     async def ask(self, question: Callable[[Tx], T]) -> T:
         """Read from the database, beside the threads that people's requests use."""

@@ -37,6 +37,7 @@ STATUS: Mapping[str, int] = {
     "NODE_NOT_CONNECTED": 409,
     "NO_CAPACITY": 409,
     "QUOTA_EXCEEDED": 409,
+    "QUEUE_FULL": 409,
     "NO_ACCESS": 409,
     "NO_SSH_KEY": 409,
     "NOT_ACTIVE": 409,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Select, and_, func, insert, or_, select, update
+from sqlalchemy import and_, bindparam, func, insert, or_, select, update
 
 from corral.store.tables.machines import gpus, machines
 from corral.store.tables.orgs import members, workspace_members
@@ -27,29 +27,53 @@ _WITH_WORKLOAD = (
 )
 
 
-def _joined() -> Select[Any]:
-    return select(allocations, *_WITH_WORKLOAD).join(workloads, _W.id == _A.workload_id)
+# What every report of news and every push asks: built once, not at each call.
+_JOINED = select(allocations, *_WITH_WORKLOAD).join(workloads, _W.id == _A.workload_id)
+_ON_MACHINE = and_(_A.org_id == bindparam("org"), _A.machine_id == bindparam("machine"))
+_LIVE_ON = _JOINED.where(_ON_MACHINE, _A.released_at.is_(None)).order_by(_A.placed_at, _A.id)
+_LINGERING_ON = _JOINED.where(_ON_MACHINE, _A.lingers_since.is_not(None))
+_BY_IDS = select(allocations).where(_ON_MACHINE, _A.id.in_(bindparam("ids", expanding=True)))
+_HELD_GPUS = (
+    select(gpu_holds.c.allocation_id, gpus.c.id, gpus.c.uuid, gpus.c.model, gpus.c.slot, gpus.c.memory_mib)
+    .join(gpus, gpus.c.id == gpu_holds.c.gpu_id)
+    .where(gpu_holds.c.org_id == bindparam("org"), gpu_holds.c.allocation_id.in_(bindparam("ids", expanding=True)))
+    .order_by(gpus.c.slot, gpus.c.uuid)
+)
+_WK = workload_ssh_keys.c
+_USABLE_KEYS = (
+    select(_WK.workload_id, ssh_keys.c.public_key)
+    .join(workloads, _W.id == _WK.workload_id)
+    .join(ssh_keys, ssh_keys.c.id == _WK.key_id)
+    .join(members, and_(members.c.org_id == _W.org_id, members.c.user_id == ssh_keys.c.user_id))
+    .outerjoin(
+        workspace_members,
+        and_(workspace_members.c.workspace_id == _W.workspace_id, workspace_members.c.user_id == ssh_keys.c.user_id),
+    )
+    .where(
+        _W.org_id == bindparam("org"),
+        _WK.workload_id.in_(bindparam("ids", expanding=True)),
+        or_(workspace_members.c.user_id.is_not(None), members.c.role.in_(("owner", "admin"))),
+    )
+    .order_by(_WK.workload_id, ssh_keys.c.created_at, ssh_keys.c.id)
+)
+_SAVE = update(allocations).where(_A.org_id == bindparam("its_org"), _A.id == bindparam("its_id"))
 
 
 def live_on(tx: Tx, scope: Scope, machine_id: str) -> Sequence[Row]:
     """Return what holds something of a machine, oldest first, each with its workload's name and state."""
-    return tx.all(
-        _joined()
-        .where(_A.org_id == scope.org, _A.machine_id == machine_id, _A.released_at.is_(None))
-        .order_by(_A.placed_at, _A.id)
-    )
+    return tx.all(_LIVE_ON, {"org": scope.org, "machine": machine_id})
 
 
 def lingering_on(tx: Tx, scope: Scope, machine_id: str) -> Sequence[Row]:
     """Return released allocations that the machine still runs."""
-    return tx.all(_joined().where(_A.org_id == scope.org, _A.machine_id == machine_id, _A.lingers_since.is_not(None)))
+    return tx.all(_LINGERING_ON, {"org": scope.org, "machine": machine_id})
 
 
 def by_ids(tx: Tx, scope: Scope, machine_id: str, ids: Collection[str]) -> Sequence[Row]:
     """Return those of `ids` that were ever placed on this machine."""
     if not ids:
         return ()
-    return tx.all(select(allocations).where(_A.org_id == scope.org, _A.machine_id == machine_id, _A.id.in_(list(ids))))
+    return tx.all(_BY_IDS, {"org": scope.org, "machine": machine_id, "ids": list(ids)})
 
 
 def exists(tx: Tx, id: str) -> bool:
@@ -85,12 +109,7 @@ def held_gpus(tx: Tx, scope: Scope, allocation_ids: Collection[str]) -> dict[str
     """Return, for each allocation, the GPUs it was given, in PCI bus order."""
     if not allocation_ids:
         return {}
-    rows = tx.all(
-        select(gpu_holds.c.allocation_id, gpus.c.id, gpus.c.uuid, gpus.c.model, gpus.c.slot, gpus.c.memory_mib)
-        .join(gpus, gpus.c.id == gpu_holds.c.gpu_id)
-        .where(gpu_holds.c.org_id == scope.org, gpu_holds.c.allocation_id.in_(list(allocation_ids)))
-        .order_by(gpus.c.slot, gpus.c.uuid)
-    )
+    rows = tx.all(_HELD_GPUS, {"org": scope.org, "ids": list(allocation_ids)})
     found: dict[str, list[Row]] = {id: [] for id in allocation_ids}
     for row in rows:
         found[row["allocation_id"]].append(row)
@@ -104,26 +123,7 @@ def usable_keys(tx: Tx, scope: Scope, workload_ids: Collection[str]) -> dict[str
     """
     if not workload_ids:
         return {}
-    wk = workload_ssh_keys.c
-    rows = tx.all(
-        select(wk.workload_id, ssh_keys.c.public_key)
-        .join(workloads, _W.id == wk.workload_id)
-        .join(ssh_keys, ssh_keys.c.id == wk.key_id)
-        .join(members, and_(members.c.org_id == _W.org_id, members.c.user_id == ssh_keys.c.user_id))
-        .outerjoin(
-            workspace_members,
-            and_(
-                workspace_members.c.workspace_id == _W.workspace_id,
-                workspace_members.c.user_id == ssh_keys.c.user_id,
-            ),
-        )
-        .where(
-            _W.org_id == scope.org,
-            wk.workload_id.in_(list(workload_ids)),
-            or_(workspace_members.c.user_id.is_not(None), members.c.role.in_(("owner", "admin"))),
-        )
-        .order_by(wk.workload_id, ssh_keys.c.created_at, ssh_keys.c.id)
-    )
+    rows = tx.all(_USABLE_KEYS, {"org": scope.org, "ids": list(workload_ids)})
     found: dict[str, list[str]] = {}
     for row in rows:
         found.setdefault(row["workload_id"], []).append(row["public_key"])
@@ -139,7 +139,8 @@ def insert_many(tx: Tx, rows: Sequence[Mapping[str, Any]], holds: Sequence[Mappi
 
 
 def save(tx: Tx, scope: Scope, id: str, **values: Any) -> int:
-    return tx.run(update(allocations).where(_A.org_id == scope.org, _A.id == id).values(**values))
+    """Write columns of an allocation; return whether there is one."""
+    return tx.run(_SAVE, {**values, "its_org": scope.org, "its_id": id})
 
 
 def next_generation(tx: Tx, scope: Scope, ids: Collection[str], **values: Any) -> None:

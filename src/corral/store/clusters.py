@@ -1,4 +1,4 @@
-"""Rows of clusters and of each organisation's tenancy in them (its short name, shown name, limit)."""
+"""Rows of clusters and of each organisation's tenancy in them (its short name and shown name)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from corral.store.transaction import Scope, Tx
 
 
 def tenancy_by_slug(tx: Tx, scope: Scope, slug: str) -> RowMapping | None:
-    """Return a cluster as the organisation uses it: `cluster_id`, `slug`, `name`, `hosted`, `machine_limit` …"""
+    """Return a cluster as the organisation uses it: `cluster_id`, `slug`, `name`, `hosted` …"""
     return tx.one(_tenancies(scope).where(tenancies.c.slug == slug))
 
 
@@ -31,33 +31,38 @@ def listed(tx: Tx, scope: Scope, after: str | None, limit: int) -> Sequence[RowM
 
 
 def hosted_tenancy(tx: Tx, scope: Scope) -> RowMapping | None:
-    """Return the organisation's tenancy of the hosted cluster, also one it has left."""
-    return tx.one(_all_tenancies(scope).where(clusters.c.hosted))
+    """Return the organisation's tenancy of the hosted cluster."""
+    return tx.one(_tenancies(scope).where(clusters.c.hosted))
 
 
-def counts(tx: Tx, scope: Scope) -> Sequence[RowMapping]:
-    """Return for each cluster with machines `cluster_id`, `machines`, `up`, `gpus`: one query for all of them."""
+def counts(tx: Tx, scope: Scope, cluster_id: str | None = None) -> Sequence[RowMapping]:
+    """Return for each cluster with machines, or for one, `cluster_id`, `machines`, `up`, `gpus`: one query."""
+    here = [machines.c.org_id == scope.org, machines.c.removed_at.is_(None)]
+    if cluster_id is not None:
+        here.append(machines.c.cluster_id == cluster_id)
     per_machine = (
         select(gpus.c.machine_id, func.count().label("n"))
         .where(gpus.c.org_id == scope.org, gpus.c.gone.is_(False))
         .group_by(gpus.c.machine_id)
-        .subquery()
     )
+    if cluster_id is not None:
+        per_machine = per_machine.join(machines, machines.c.id == gpus.c.machine_id).where(*here)
+    counted = per_machine.subquery()
     return tx.all(
         select(
             machines.c.cluster_id,
             func.count().label("machines"),
             func.count().filter(machines.c.state == "up").label("up"),
-            func.coalesce(func.sum(per_machine.c.n), 0).label("gpus"),
+            func.coalesce(func.sum(counted.c.n), 0).label("gpus"),
         )
-        .outerjoin(per_machine, per_machine.c.machine_id == machines.c.id)
-        .where(machines.c.org_id == scope.org, machines.c.removed_at.is_(None))
+        .outerjoin(counted, counted.c.machine_id == machines.c.id)
+        .where(*here)
         .group_by(machines.c.cluster_id)
     )
 
 
 def slugs(tx: Tx, scope: Scope) -> set[str]:
-    """Return every short name that is taken, those of clusters the organisation has left included."""
+    """Return every short name that is taken."""
     return {row["slug"] for row in tx.all(select(tenancies.c.slug).where(tenancies.c.org_id == scope.org))}
 
 
@@ -78,18 +83,8 @@ def add_tenancy(tx: Tx, scope: Scope, cluster_id: str, slug: str, name: str) -> 
     )
 
 
-def rejoin(tx: Tx, scope: Scope, cluster_id: str) -> None:
-    """Bring back a tenancy that the organisation had left, under the short name it had."""
-    tx.run(_one(scope, cluster_id).values(left_at=None, joined_at=tx.now))
-
-
 def rename(tx: Tx, scope: Scope, cluster_id: str, name: str) -> None:
     tx.run(_one(scope, cluster_id).values(name=name))
-
-
-def lock_org(tx: Tx, scope: Scope) -> None:
-    """Lock the organisation's row until the transaction ends: the first lock of all."""
-    tx.one(select(orgs.c.id).where(orgs.c.id == scope.org).with_for_update())
 
 
 def lock_site(tx: Tx) -> None:
@@ -108,16 +103,12 @@ def site_contact(tx: Tx) -> str:
     return str(tx.scalar(select(sites.c.contact)) or "")
 
 
-def _all_tenancies(scope: Scope) -> Select[Any]:
+def _tenancies(scope: Scope) -> Select[Any]:
     return (
         select(tenancies, clusters.c.hosted)
         .join(clusters, clusters.c.id == tenancies.c.cluster_id)
         .where(tenancies.c.org_id == scope.org)
     )
-
-
-def _tenancies(scope: Scope) -> Select[Any]:
-    return _all_tenancies(scope).where(tenancies.c.left_at.is_(None))
 
 
 def _one(scope: Scope, cluster_id: str) -> Any:

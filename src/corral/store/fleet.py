@@ -3,18 +3,19 @@
 Design decision 5: the tenancy row (cluster, organisation) is locked before any change to what
 placement judges by (cordon, labels, access, quota, Down, removal, allocations). Its `version`
 counts those changes and each machine carries the version of its own last change, so the
-placement worker re-reads only the machines that changed since it looked.
+placement worker re-reads only the machines that changed since it looked; likewise the queue.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from sqlalchemy import ColumnElement, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, bindparam, case, func, or_, select, update
 
 from corral.domain.fleet import Gpu, MachineFacts
-from corral.domain.inventory import GpuState
+from corral.domain.inventory import GpuState, assignable
 from corral.domain.machines import MachineState, Standing, closed_because
 from corral.domain.resources import Resources
 from corral.store.tables.clusters import tenancies
@@ -23,43 +24,71 @@ from corral.store.tables.workloads import allocations, gpu_holds
 from corral.store.transaction import Row, Scope, Tx, Wake
 
 _M = machines.c
+_TENANCY = and_(tenancies.c.cluster_id == bindparam("cluster"), tenancies.c.org_id == bindparam("org"))
+_LOOK = select(tenancies.c.version).where(_TENANCY)
+_LOCK = _LOOK.with_for_update()
+_VERSION = update(tenancies).where(_TENANCY).values(version=bindparam("new"))
+_VERSION_AND_QUEUE = _VERSION.values(queue_version=bindparam("new"))
+_MACHINES = (
+    update(machines)
+    .where(_M.org_id == bindparam("org"), _M.id.in_(bindparam("ids", expanding=True)))
+    .values(fleet_version=bindparam("new"))
+)
+
+
+def lock_order(org_id: str, cluster_id: str) -> tuple[str, str]:
+    """Return by what tenancies are sorted before several are locked: in one order, nobody waits in a circle."""
+    return cluster_id, org_id
 
 
 def lock(tx: Tx, scope: Scope, cluster_id: str) -> int:
     """Lock the tenancy until the transaction ends; return its version. Take it before any other row lock."""
-    row = tx.one(
-        select(tenancies.c.version)
-        .where(tenancies.c.cluster_id == cluster_id, tenancies.c.org_id == scope.org)
-        .with_for_update()
-    )
+    return _version(tx, _LOCK, scope, cluster_id)
+
+
+def version_of(tx: Tx, scope: Scope, cluster_id: str) -> int:
+    """Return the tenancy's version, without a lock."""
+    return _version(tx, _LOOK, scope, cluster_id)
+
+
+def _version(tx: Tx, ask: Select[tuple[int]], scope: Scope, cluster_id: str) -> int:
+    row = tx.one(ask, {"cluster": cluster_id, "org": scope.org})
     if row is None:
         raise LookupError(f"no tenancy of {scope.org} in {cluster_id}")
     return int(row["version"])
 
 
-def touch(tx: Tx, scope: Scope, cluster_id: str, machine_ids: Collection[str] = ()) -> int:
+def touch(tx: Tx, scope: Scope, cluster_id: str, machine_ids: Collection[str] = (), *, queue: bool = False) -> int:
     """Say that these machines (or only rules, when none) changed for placement; return the new version.
 
-    Locks the tenancy, and wakes the placement worker after the commit.
+    `queue`: what waits changed too. Locks the tenancy, and wakes the placement worker after the commit.
     """
     version = lock(tx, scope, cluster_id) + 1
-    tx.run(
-        update(tenancies)
-        .where(tenancies.c.cluster_id == cluster_id, tenancies.c.org_id == scope.org)
-        .values(version=version)
-    )
+    tx.run(_VERSION_AND_QUEUE if queue else _VERSION, {"cluster": cluster_id, "org": scope.org, "new": version})
     if machine_ids:
-        tx.run(
-            update(machines)
-            .where(machines.c.org_id == scope.org, machines.c.id.in_(list(machine_ids)))
-            .values(fleet_version=version)
-        )
-    tx.wake(Wake.PLACEMENT, cluster_id)
+        tx.run(_MACHINES, {"org": scope.org, "ids": list(machine_ids), "new": version})
+    tx.wake(Wake.PLACEMENT, cluster_id, scope.org)
     return version
 
 
-def changed_since(tx: Tx, scope: Scope, cluster_id: str, version: int) -> tuple[list[MachineFacts], list[str]]:
-    """Return the machines that changed after `version` (-1: all of them), and the ids of those removed."""
+def queue_changed_since(tx: Tx, scope: Scope, cluster_id: str, version: int) -> bool:
+    """Return whether what waits changed after `version`."""
+    where = (tenancies.c.cluster_id == cluster_id, tenancies.c.org_id == scope.org)
+    return tx.one(select(tenancies.c.version).where(*where, tenancies.c.queue_version > version)) is not None
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Machines as they are now; `live_gpus`: by machine and workspace, what quotas count there."""
+
+    machines: Sequence[MachineFacts] = ()
+    removed: Sequence[str] = ()
+    """Ids."""
+    live_gpus: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+def changed_since(tx: Tx, scope: Scope, cluster_id: str, version: int) -> Changes:
+    """Return the machines that changed after `version` (-1: all of them)."""
     rows = tx.all(
         select(
             *(_M[name] for name in ("id", "name", "pool", "state", "state_since", "cordon_reason", "quarantine")),
@@ -67,13 +96,13 @@ def changed_since(tx: Tx, scope: Scope, cluster_id: str, version: int) -> tuple[
         ).where(*_changed(scope, cluster_id, version))
     )
     if not rows:
-        return [], []
-    held = _held(tx, scope, cluster_id, version)
+        return Changes()
+    held, live = _held(tx, scope, cluster_id, version)
     gpus = _gpus(tx, scope, cluster_id, version)
     facts = [
         _facts(row, held.get(row["id"], Resources()), gpus.get(row["id"], [])) for row in rows if not row["removed_at"]
     ]
-    return facts, [row["id"] for row in rows if row["removed_at"]]
+    return Changes(facts, [row["id"] for row in rows if row["removed_at"]], live)
 
 
 def _changed(scope: Scope, cluster_id: str, version: int) -> list[ColumnElement[bool]]:
@@ -94,15 +123,26 @@ def _held_gpu() -> ColumnElement[bool]:
     )
 
 
-def _held(tx: Tx, scope: Scope, cluster_id: str, version: int) -> dict[str, Resources]:
+def _held(
+    tx: Tx, scope: Scope, cluster_id: str, version: int
+) -> tuple[dict[str, Resources], dict[str, dict[str, int]]]:
+    """Return what is held of each machine, and the GPUs of live allocations there by workspace."""
     columns = ("gpus", "vcpu", "ram_mib", "storage_mib")
+    live = case((allocations.c.released_at.is_(None), allocations.c.gpus), else_=0)
     rows = tx.all(
-        select(allocations.c.machine_id, *(func.sum(allocations.c[name]).label(name) for name in columns))
+        select(allocations.c.machine_id, allocations.c.workspace_id, func.sum(live).label("live"))
+        .add_columns(*(func.sum(allocations.c[name]).label(name) for name in columns))
         .join(machines, _M.id == allocations.c.machine_id)
         .where(*_changed(scope, cluster_id, version), _holding())
-        .group_by(allocations.c.machine_id)
+        .group_by(allocations.c.machine_id, allocations.c.workspace_id)
     )
-    return {row["machine_id"]: Resources(*(int(row[name]) for name in columns)) for row in rows}
+    held: dict[str, Resources] = {}
+    live_gpus: dict[str, dict[str, int]] = {}
+    for row in rows:
+        machine = row["machine_id"]
+        held[machine] = held.get(machine, Resources()) + Resources(*(int(row[name]) for name in columns))
+        live_gpus.setdefault(machine, {})[row["workspace_id"]] = int(row["live"])
+    return held, live_gpus
 
 
 def _gpus(tx: Tx, scope: Scope, cluster_id: str, version: int) -> dict[str, list[Row]]:
@@ -123,7 +163,7 @@ def _facts(row: Row, held: Resources, gpus: Sequence[Row]) -> MachineFacts:
     models = Counter(gpu["model"] for gpu in gpus)
     total = Resources(len(gpus), row["vcpu"], row["ram_mib"], row["storage_mib"])
     free = [gpu for gpu in gpus if not gpu["held"]]
-    given = [gpu for gpu in free if gpu["state"] == GpuState.OK.value and not gpu["busy"]]
+    given = [gpu for gpu in free if assignable(GpuState(gpu["state"]), gpu["busy"])]
     return MachineFacts(
         id=row["id"],
         name=row["name"],

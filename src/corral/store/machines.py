@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import RowMapping, Select, and_, exists, func, insert, or_, select, update
+from sqlalchemy import RowMapping, Select, and_, bindparam, exists, func, insert, or_, select, update
 
 from corral.domain.access import EVERY_POOL
 from corral.domain.machines import MachineRef, MachineState
@@ -18,6 +18,11 @@ from corral.store.tables.orgs import workspaces
 from corral.store.tables.workloads import allocations, workloads
 from corral.store.transaction import Scope, Tx
 
+_WITH_LAST_SEEN = select(machines, liveness.c.last_seen).outerjoin(liveness, liveness.c.machine_id == machines.c.id)
+# What a fleet that comes back asks thousands of times: built once, not at each call.
+_BY_ID = _WITH_LAST_SEEN.where(machines.c.org_id == bindparam("org"), machines.c.id == bindparam("id"))
+_SAVE = update(machines).where(machines.c.id == bindparam("its_id"), machines.c.org_id == bindparam("its_org"))
+
 
 def ref_of(row: RowMapping) -> MachineRef:
     """Return which machine a row of `machines` is."""
@@ -26,13 +31,13 @@ def ref_of(row: RowMapping) -> MachineRef:
 
 def get(tx: Tx, scope: Scope, id: str) -> RowMapping | None:
     """Return a machine by its id, removed ones too, with `last_seen` (None: never heard)."""
-    return tx.one(_with_last_seen().where(machines.c.org_id == scope.org, machines.c.id == id))
+    return tx.one(_BY_ID, {"id": id, "org": scope.org})
 
 
 def by_name(tx: Tx, scope: Scope, cluster_id: str, name: str) -> RowMapping | None:
     """Return the enrolled machine of that name, with `last_seen`."""
     return tx.one(
-        _with_last_seen().where(
+        _WITH_LAST_SEEN.where(
             machines.c.org_id == scope.org,
             machines.c.cluster_id == cluster_id,
             machines.c.name == name,
@@ -113,7 +118,7 @@ def set_state(
 
 def save(tx: Tx, ref: MachineRef, values: Mapping[str, Any]) -> None:
     """Write columns of an enrolled machine. What placement judges by needs `fleet.touch` first."""
-    tx.run(update(machines).where(machines.c.id == ref.id, machines.c.org_id == ref.org_id).values(**values))
+    tx.run(_SAVE, {**values, "its_id": ref.id, "its_org": ref.org_id})
 
 
 @dataclass(frozen=True)
@@ -148,10 +153,6 @@ def _for_lists() -> Any:
 _NOT_IN_LISTS = frozenset(
     ("inventory", "inventory_digest", "key_hash", "session_epoch", "fleet_version", "removed_at", "org_id")
 )
-
-
-def _with_last_seen() -> Any:
-    return select(machines, liveness.c.last_seen).outerjoin(liveness, liveness.c.machine_id == machines.c.id)
 
 
 def running_on(tx: Tx, ref: MachineRef) -> Sequence[RowMapping]:
@@ -208,12 +209,11 @@ def of_workspace(
     pools = select(access_pools.c.pool).where(
         access_pools.c.workspace_id == workspace_id, access_pools.c.cluster_id == machines.c.cluster_id
     )
-    here = tenancies.c.left_at.is_(None)
     query = (
         _for_lists()
         .add_columns(tenancies.c.slug.label("cluster"))
         .join(tenancies, and_(tenancies.c.cluster_id == machines.c.cluster_id, tenancies.c.org_id == scope.org))
-        .where(machines.c.org_id == scope.org, machines.c.removed_at.is_(None), here)
+        .where(machines.c.org_id == scope.org, machines.c.removed_at.is_(None))
         .where(exists(pools.where(or_(access_pools.c.pool == EVERY_POOL, _own_pool()))))
         .order_by(machines.c.name, machines.c.id)
         .limit(limit)

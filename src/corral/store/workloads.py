@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    update,
+)
 
 from corral.store.tables.clusters import tenancies
 from corral.store.tables.machines import machines
@@ -15,8 +27,10 @@ from corral.store.tables.orgs import members, workspaces
 from corral.store.tables.users import ssh_keys, users
 from corral.store.tables.workloads import allocations, workload_ssh_keys, workloads
 from corral.store.transaction import Row, Scope, Tx
+from corral.store.types import UtcTime
 
 _W, _A = workloads.c, allocations.c
+_SAVE = update(workloads).where(_W.org_id == bindparam("its_org"), _W.id == bindparam("its_id"), _W.ended_at.is_(None))
 
 
 @dataclass(frozen=True)
@@ -91,7 +105,7 @@ def insert_many(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def save(tx: Tx, scope: Scope, id: str, **values: Any) -> int:
     """Write columns of a workload that has not ended; return whether there was one."""
-    return tx.run(update(workloads).where(_W.org_id == scope.org, _W.id == id, _W.ended_at.is_(None)).values(**values))
+    return tx.run(_SAVE, {**values, "its_org": scope.org, "its_id": id})
 
 
 def queue(tx: Tx, scope: Scope, cluster_id: str) -> Sequence[Row]:
@@ -108,15 +122,18 @@ def queue(tx: Tx, scope: Scope, cluster_id: str) -> Sequence[Row]:
     )
 
 
-def tenancies_with_queue(tx: Tx) -> list[tuple[str, str]]:
-    """Return the (cluster, organisation) pairs in which something waits: for the placement worker, for all tenants."""
-    rows = tx.conn.execute(
-        select(_W.cluster_id, _W.org_id)
-        .where(_W.queued.is_(True), _W.ended_at.is_(None))
-        .distinct()
-        .order_by(_W.cluster_id, _W.org_id)
+def tenancies_with_queue(tx: Tx) -> Sequence[Row]:
+    """Return where something waits (`cluster_id`, `org_id`) and the tenancy's `version`.
+
+    For the placement worker, of all tenants.
+    """
+    waiting = select(_W.cluster_id, _W.org_id).where(_W.queued.is_(True), _W.ended_at.is_(None)).distinct().subquery()
+    here = and_(tenancies.c.cluster_id == waiting.c.cluster_id, tenancies.c.org_id == waiting.c.org_id)
+    return tx.all(
+        select(tenancies.c.cluster_id, tenancies.c.org_id, tenancies.c.version)
+        .join(waiting, here)
+        .order_by(tenancies.c.cluster_id, tenancies.c.org_id)
     )
-    return [(row[0], row[1]) for row in rows]
 
 
 def _unended() -> Select[Any]:
@@ -147,36 +164,42 @@ def _unended() -> Select[Any]:
     )
 
 
+# The clock's pass asks these each second, of all tenants. Each begins at a small index of its own, so what is as it
+# should be costs nothing.
+
+_MOMENT = bindparam("moment", type_=UtcTime())
+_NOT_YET_DIFFERING = _unended().where(_W.state.in_(("provisioning", "active")))
+_OVERDUE = _unended().where(_A.must_end_by <= _MOMENT, _A.stop_asked_at.is_(None))
+_DIFFERING = (
+    _NOT_YET_DIFFERING.where(_A.mismatch_since <= _MOMENT),
+    _NOT_YET_DIFFERING.where(_A.stop_asked_at <= _MOMENT),
+    _NOT_YET_DIFFERING.where(
+        machines.c.state == literal_column("'down'"), machines.c.removed_at.is_(None), machines.c.state_since <= _MOMENT
+    ),
+)
+_MATCHING = _unended().where(
+    _W.state == literal_column("'out_of_sync'"),
+    _A.mismatch_since.is_(None),
+    _A.stop_asked_at.is_(None),
+    _A.seen_state == "running",
+    machines.c.state == "up",
+)
+
+
 def overdue(tx: Tx) -> Sequence[Row]:
-    """Return what is past its time limit and was not told to stop, of all tenants: for the clock's pass."""
-    return tx.all(_unended().where(_A.must_end_by <= tx.now, _A.stop_asked_at.is_(None)))
+    """Return what is past its time limit and was not told to stop."""
+    return tx.all(_OVERDUE, {"moment": tx.now})
 
 
 def differing_since(tx: Tx, moment: datetime) -> Sequence[Row]:
-    """Return what differs since `moment` or before and is not Out of Sync yet, of all tenants: for the clock's pass."""
-    return tx.all(
-        _unended().where(
-            _W.state.in_(("provisioning", "active")),
-            or_(
-                _A.mismatch_since <= moment,
-                _A.stop_asked_at <= moment,
-                and_(machines.c.state == "down", machines.c.state_since <= moment),
-            ),
-        )
-    )
+    """Return what differs since `moment` or before and is not Out of Sync yet."""
+    found = {row["allocation_id"]: row for ask in _DIFFERING for row in tx.all(ask, {"moment": moment})}
+    return sorted(found.values(), key=lambda row: (row["cluster_id"], row["org_id"], row["workload_id"]))
 
 
 def matching_again(tx: Tx) -> Sequence[Row]:
-    """Return what is Out of Sync though its machine is Up and reports it as asked, of all tenants."""
-    return tx.all(
-        _unended().where(
-            _W.state == "out_of_sync",
-            _A.mismatch_since.is_(None),
-            _A.stop_asked_at.is_(None),
-            _A.seen_state == "running",
-            machines.c.state == "up",
-        )
-    )
+    """Return what is Out of Sync though its machine is Up and reports it as asked."""
+    return tx.all(_MATCHING)
 
 
 def attach(tx: Tx, keys: Sequence[tuple[Scope, str, str]]) -> None:

@@ -12,6 +12,7 @@ from corral.domain.errors import Refusal, not_found
 from corral.domain.events import Subject
 from corral.store import clusters as rows
 from corral.store.transaction import Row
+from corral.usecases import orgs
 from corral.usecases.context import Context
 
 
@@ -40,16 +41,12 @@ class _Counts:
 
 def use_hosted(ctx: Context) -> Cluster:
     """Let the organisation use the hosted cluster; again: the same answer."""
-    rows.lock_org(ctx.tx, ctx.scope)
+    orgs.locked(ctx)
     present = rows.hosted_tenancy(ctx.tx, ctx.scope)
-    if present is not None and present["left_at"] is None:
-        return one(ctx, present["slug"])
     if present is not None:
-        rows.rejoin(ctx.tx, ctx.scope, present["cluster_id"])
-        cluster_id, slug = present["cluster_id"], present["slug"]
-    else:
-        cluster_id, slug = _hosted_id(ctx), rules.hosted_slug(rows.slugs(ctx.tx, ctx.scope))
-        rows.add_tenancy(ctx.tx, ctx.scope, cluster_id, slug, rules.HOSTED_NAME)
+        return one(ctx, present["slug"])
+    cluster_id, slug = _hosted_id(ctx), rules.hosted_slug(rows.slugs(ctx.tx, ctx.scope))
+    rows.add_tenancy(ctx.tx, ctx.scope, cluster_id, slug, rules.HOSTED_NAME)
     ctx.record("cluster.hosted.joined", Subject(org=ctx.org.id, cluster=cluster_id), slug=slug)
     return one(ctx, slug)
 
@@ -57,7 +54,7 @@ def use_hosted(ctx: Context) -> Cluster:
 def create_dedicated(ctx: Context, slug: str, name: str) -> Cluster:
     """Make a cluster for one organisation. Errors: `INVALID_NAME`, `NAME_TAKEN`."""
     slug, name = ids.slug(slug, "cluster's short name"), ids.display_name(name, "cluster's name")
-    rows.lock_org(ctx.tx, ctx.scope)
+    orgs.locked(ctx)
     if slug in rows.slugs(ctx.tx, ctx.scope):
         raise Refusal("NAME_TAKEN", f"The organisation has a cluster '{slug}' already. Choose another short name.")
     cluster_id = ctx.new_id()
@@ -75,7 +72,8 @@ def listed(ctx: Context, after: str | None, limit: int) -> Sequence[Cluster]:
 
 def one(ctx: Context, slug: str) -> Cluster:
     """Return a cluster with its counts. Errors: `NOT_FOUND`."""
-    return _cluster(find(ctx, slug), _counts(ctx), rows.hosted_machine_limit(ctx.tx))
+    row = find(ctx, slug)
+    return _cluster(row, _counts(ctx, row["cluster_id"]), rows.hosted_machine_limit(ctx.tx))
 
 
 def rename(ctx: Context, slug: str, name: str) -> Cluster:
@@ -100,10 +98,7 @@ def find(ctx: Context, slug: str) -> Row:
 
 def machine_limit(row: Row, limit_of_site: int | None) -> int | None:
     """Return how many machines the organisation may have in this cluster (None: no limit)."""
-    if not row["hosted"]:
-        return None
-    own: int | None = row["machine_limit"]
-    return own if own is not None else limit_of_site
+    return limit_of_site if row["hosted"] else None
 
 
 def _hosted_id(ctx: Context) -> str:
@@ -117,10 +112,10 @@ def _hosted_id(ctx: Context) -> str:
     return cluster_id
 
 
-def _counts(ctx: Context) -> dict[str, _Counts]:
+def _counts(ctx: Context, cluster_id: str | None = None) -> dict[str, _Counts]:
     return {
         row["cluster_id"]: _Counts(row["machines"], row["up"], int(row["gpus"]))
-        for row in rows.counts(ctx.tx, ctx.scope)
+        for row in rows.counts(ctx.tx, ctx.scope, cluster_id)
     }
 
 

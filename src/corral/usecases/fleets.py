@@ -8,12 +8,14 @@ commit, what is remembered of its tenancies is thrown away.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
+from corral.domain import quotas
 from corral.domain.access import EVERY_POOL
-from corral.domain.fleet import Fleet, PlacementAsk
+from corral.domain.fleet import Ahead, Fleet, PlacementAsk, Plan
 from corral.domain.resources import Ask
-from corral.store import access, allocations, fleet, workloads
+from corral.store import access, fleet, workloads
 from corral.store.transaction import Row, Scope, Tx
 
 MOST_REMEMBERED = 256
@@ -55,6 +57,9 @@ class Tenancy:
     queue: list[Waiting] = field(default_factory=list)
     """First come first."""
     last_queue_no: int = 0
+    _live_on: dict[str, dict[str, int]] = field(default_factory=dict)
+    """The part of each machine, by its id, in `live_gpus`."""
+    _ahead: Ahead | None = None
 
     def grant(self, tx: Tx, workspace_id: str) -> Grant | None:
         """Return what the workspace may use here (None: nothing)."""
@@ -65,9 +70,76 @@ class Tenancy:
             self.grants[workspace_id] = Grant(None if every else frozenset(pools), row["gpu_quota"]) if row else None
         return self.grants[workspace_id]
 
-    def waiting_gpus(self, workspace_id: str) -> int:
-        """Return how many GPUs the workspace's own waiting workloads ask for."""
-        return sum(one.want.ask.gpus for one in self.queue if one.workspace_id == workspace_id)
+    def waiting_of(self, workspace_id: str) -> list[Waiting]:
+        """Return the workspace's own waiting workloads."""
+        return [one for one in self.queue if one.workspace_id == workspace_id]
+
+    def over_quota(self, tx: Tx, workspace_id: str, gpus: int, before: int | None = None) -> quotas.Use | None:
+        """Return how the quota is used when it does not allow `gpus` more, after those that wait `before`.
+
+        None for `before`: after all of the workspace that wait.
+        """
+        grant = self.grant(tx, workspace_id)
+        if grant is None or grant.quota is None:
+            return None
+        if before is None:
+            before = sum(one.want.ask.gpus for one in self.waiting_of(workspace_id))
+        use = quotas.Use(grant.quota, self.live_gpus.get(workspace_id, 0), before, gpus)
+        return use if use.excess else None
+
+    def ahead(self, tx: Tx) -> Ahead:
+        """Return whom a new ask must not overtake: what waits for machines (not for its own quota or access)."""
+        if self._ahead is None:
+            self._ahead, before = Ahead(), dict[str, int]()
+            for waiting in self.queue:
+                grant = self.grant(tx, waiting.workspace_id)
+                asked, gpus = before.get(waiting.workspace_id, 0), waiting.want.ask.gpus
+                if grant is not None and self.over_quota(tx, waiting.workspace_id, gpus, asked) is None:
+                    self._ahead.add(replace(waiting.want, pools=grant.pools))
+                before[waiting.workspace_id] = asked + gpus
+        return self._ahead
+
+    def take(self, workspace_id: str, plan: Plan) -> None:
+        """Count a placement."""
+        self.fleet.take(plan)
+        here = self._live_on.setdefault(plan.machine_id, {})
+        for counts in (here, self.live_gpus):
+            counts[workspace_id] = counts.get(workspace_id, 0) + len(plan.gpus)
+        if self.queue:
+            self._ahead = None
+
+    def wait(self, waiting: Waiting) -> None:
+        """Count one more that waits, the last."""
+        self.queue.append(waiting)
+        self._ahead = None
+
+    def go_on(self, waiting: Waiting, plan: Plan) -> None:
+        """Count the placement of what waited."""
+        self.queue.remove(waiting)
+        self.take(waiting.workspace_id, plan)
+
+    def refresh(self, tx: Tx, version: int) -> None:
+        """Bring it up to `version`, reading only what changed. Without the lock what is read may be newer:
+        then it is read again, for its version is."""
+        changes = fleet.changed_since(tx, self.scope, self.cluster_id, self.version)
+        for id in (*changes.removed, *(facts.id for facts in changes.machines)):
+            self.fleet.remove(id)  # all of them before any is put in: names may have moved
+            self._count_live(id, changes.live_gpus.get(id, {}))
+        for facts in changes.machines:
+            self.fleet.replace(facts)
+        if fleet.queue_changed_since(tx, self.scope, self.cluster_id, self.version):
+            self.queue = [_waiting(row) for row in workloads.queue(tx, self.scope, self.cluster_id)]
+            self.last_queue_no = workloads.last_queue_no(tx, self.scope, self.cluster_id)
+        self.grants.clear()
+        self._ahead = None
+        self.version = version
+
+    def _count_live(self, machine_id: str, now: Mapping[str, int]) -> None:
+        for sign, counts in ((-1, self._live_on.pop(machine_id, {})), (1, now)):
+            for workspace_id, gpus in counts.items():
+                self.live_gpus[workspace_id] = self.live_gpus.get(workspace_id, 0) + sign * gpus
+        if now:
+            self._live_on[machine_id] = dict(now)
 
 
 class Fleets:
@@ -78,33 +150,24 @@ class Fleets:
 
     def locked(self, tx: Tx, scope: Scope, cluster_id: str) -> Tenancy:
         """Lock the tenancy, and return it as it is now."""
-        version = fleet.lock(tx, scope, cluster_id)
+        return self._at(tx, scope, cluster_id, fleet.lock(tx, scope, cluster_id))
+
+    def seen(self, tx: Tx, scope: Scope, cluster_id: str) -> Tenancy:
+        """Return the tenancy as it was a moment ago, for questions: nothing is locked."""
+        return self._at(tx, scope, cluster_id, fleet.version_of(tx, scope, cluster_id))
+
+    def _at(self, tx: Tx, scope: Scope, cluster_id: str, version: int) -> Tenancy:
         known = self._known.setdefault((cluster_id, scope.org), Tenancy(cluster_id, scope))
         self._known.move_to_end((cluster_id, scope.org))
         if len(self._known) > MOST_REMEMBERED:
             self._known.popitem(last=False)
         if known.version != version:
-            refresh(tx, known, version)
+            known.refresh(tx, version)
         return known
 
     def forget(self) -> None:
         """Nothing that is remembered may be trusted."""
         self._known.clear()
-
-
-def refresh(tx: Tx, tenancy: Tenancy, version: int) -> None:
-    """Bring a tenancy up to `version`, reading only the machines that changed."""
-    scope, cluster_id = tenancy.scope, tenancy.cluster_id
-    changed, removed = fleet.changed_since(tx, scope, cluster_id, tenancy.version)
-    for id in (*removed, *(facts.id for facts in changed)):
-        tenancy.fleet.remove(id)  # all of them before any is put in: names may have moved
-    for facts in changed:
-        tenancy.fleet.replace(facts)
-    tenancy.live_gpus = allocations.live_gpus_by_workspace(tx, scope, cluster_id)
-    tenancy.grants.clear()
-    tenancy.queue = [_waiting(row) for row in workloads.queue(tx, scope, cluster_id)]
-    tenancy.last_queue_no = workloads.last_queue_no(tx, scope, cluster_id)
-    tenancy.version = version
 
 
 def _waiting(row: Row) -> Waiting:

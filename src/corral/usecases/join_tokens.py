@@ -18,7 +18,7 @@ from corral.store import clusters as cluster_rows
 from corral.store import join_tokens as rows
 from corral.store import machines as machine_rows
 from corral.store.transaction import Row
-from corral.usecases import access, clusters
+from corral.usecases import access, clusters, orgs
 from corral.usecases.context import Context
 
 
@@ -47,7 +47,7 @@ class NewJoinToken:
 def create(ctx: Context, cluster: str, asked: Asked) -> NewJoinToken:
     """Make a token. Errors: `NOT_FOUND`, `LIMIT_REACHED` (hosted cluster)."""
     row = clusters.find(ctx, cluster)
-    cluster_rows.lock_org(ctx.tx, ctx.scope)
+    orgs.locked(ctx)
     _check_room(ctx, row)
     secret = secrets.make(secrets.JOIN, os.urandom(secrets.RANDOM_BYTES))
     made = NewJoinToken(ctx.new_id(), secret.text, dict(asked.labels), ctx.now + asked.ttl)
@@ -71,7 +71,7 @@ def create_for_workspace(ctx: Context, cluster: str | None, asked: Asked) -> New
     An organisation without a cluster begins to use the hosted one. Errors: `NOT_FOUND`,
     `LIMIT_REACHED`; `CLUSTER_REQUIRED` when there are several clusters and none is named.
     """
-    cluster_rows.lock_org(ctx.tx, ctx.scope)
+    orgs.locked(ctx)
     slug = cluster if cluster is not None else _only_cluster(ctx)
     made = create(ctx, slug, asked)
     pool, cluster_id = asked.labels.get("pool", ""), clusters.find(ctx, slug)["cluster_id"]

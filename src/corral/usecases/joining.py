@@ -15,6 +15,7 @@ from corral.store import clusters as cluster_rows
 from corral.store import fleet
 from corral.store import join_tokens as token_rows
 from corral.store import machines as rows
+from corral.store import orgs as org_rows
 from corral.store.transaction import Actor, Row, Scope, Tx
 from corral.usecases.context import new_id
 
@@ -57,7 +58,8 @@ def join(tx: Tx, ask: Ask) -> Joined | Refusal:
     token = token_rows.by_public_id(tx, ask.secret.public_id)
     if token is None or not secrets.same(token["secret_hash"], ask.secret.hash):
         return _dead_or_unknown(tx, ask)
-    cluster_rows.lock_org(tx, Scope(token["org_id"]))
+    if org_rows.lock(tx, Scope(token["org_id"])) is None:
+        return _dead_or_unknown(tx, ask)
     holder = rows.by_key(tx, ask.key_hash)
     if holder is not None:
         return _again(tx, _under_lock(tx, ask), holder)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from corral.domain import compute_clusters as rules
@@ -20,7 +21,7 @@ from corral.domain.events import Entry, Subject
 from corral.domain.fleet import Ahead, PlacementAsk, Plan
 from corral.domain.ids import shown
 from corral.domain.permissions import Rule
-from corral.domain.placement import refusals, try_place
+from corral.domain.placement import in_words, refusals, try_place, why_it_waits
 from corral.domain.workloads import Kind, State, Step, must_end_by
 from corral.store import access, allocations, clusters, fleet, ssh_keys, workloads
 from corral.store.transaction import Actor, Row, Scope, Tx, Wake
@@ -30,8 +31,6 @@ from corral.usecases.context import Context, new_id
 from corral.usecases.fleets import Fleets, Grant, Tenancy, Waiting
 from corral.usecases.identity import Caller, Place, enter
 
-REASONS_KEPT = 20
-"""Machines named in the stored reason of what waits; all of them are named to whoever asks (`placements/explain`)."""
 REASONS_ANSWERED = 1_000
 
 
@@ -91,15 +90,25 @@ class _Batch:
 
     def ready(self, number: int, ask: CreateAsk) -> _Ready:
         """Let the caller in and find the cluster. One who asks for several things at once is let in once."""
+        ctx = self._enter(ask)
+        rules.check(ask.creation)
+        self._wanted_names.setdefault(ctx.workspace.id, set()).add(ask.creation.name)
+        return _Ready(number, ask, ctx, self._cluster(ctx, ask.creation.cluster))
+
+    def let_in_again(self) -> None:
+        """Forget who was let in: what took that away may have been waited for by now."""
+        self._entered.clear()
+
+    def under_lock(self, one: _Ready) -> _Ready:
+        """Let the caller in by what holds now that nothing can change it any more."""
+        return replace(one, ctx=self._enter(one.ask))
+
+    def _enter(self, ask: CreateAsk) -> Context:
         known = (ask.caller.token, ask.rule, ask.place)
         if known not in self._entered:
             self._entered[known] = enter(self.tx, ask.caller, ask.rule, ask.place)
         ctx = self._entered[known]
-        actor = replace(ctx.actor, address=ask.caller.address, request_id=ask.caller.request_id)
-        ctx = replace(ctx, actor=actor)
-        rules.check(ask.creation)
-        self._wanted_names.setdefault(ctx.workspace.id, set()).add(ask.creation.name)
-        return _Ready(number, ask, ctx, self._cluster(ctx, ask.creation.cluster))
+        return replace(ctx, actor=replace(ctx.actor, address=ask.caller.address, request_id=ask.caller.request_id))
 
     def _cluster(self, ctx: Context, slug: str | None) -> Row:
         known = (ctx.workspace.id, slug)
@@ -196,16 +205,19 @@ def create_many(tx: Tx, fleets: Fleets, asks: Sequence[CreateAsk]) -> list[idemp
             ready.append(batch.ready(number, ask))
         except Refusal as refusal:
             answers[number] = refusal
-    tenancies = {(c, org): fleets.locked(tx, Scope(org), c) for c, org in sorted({one.tenancy for one in ready})}
-    for one in ready:
+    order = sorted({one.tenancy for one in ready}, key=lambda key: fleet.lock_order(key[1], key[0]))
+    tenancies = {(c, org): fleets.locked(tx, Scope(org), c) for c, org in order}
+    batch.let_in_again()
+    for waiting in ready:
         try:
+            one = batch.under_lock(waiting)
             stored = idempotency.recall(one.ctx, one.ask.key) if one.ask.key else None
             if stored is not None:
                 answers[one.number] = stored
             else:
                 made.append(_make(batch, tenancies[one.tenancy], one))
         except Refusal as refusal:
-            answers[one.number] = refusal
+            answers[waiting.number] = refusal
     _write(tx, tenancies, made)
     traits = workloads.machine_traits(tx, [new.plan.machine_id for new in made if new.plan is not None])
     for new in made:
@@ -228,77 +240,38 @@ def _make(batch: _Batch, tenancy: Tenancy, one: _Ready) -> _Made:
     if plan is None:
         tenancy.last_queue_no += 1
         waiting = Waiting(workload["id"], ctx.workspace.id, creation.name, want, creation.time_limit_seconds, reason)
-        tenancy.queue.append(waiting)
+        tenancy.wait(waiting)
         return _Made(one, workload, keys=keys)
-    take(tenancy, ctx.workspace.id, plan)
+    tenancy.take(ctx.workspace.id, plan)
     return _Made(one, workload, plan, allocation_row(ctx.tx, workload, plan), keys)
 
 
-def take(tenancy: Tenancy, workspace_id: str, plan: Plan) -> None:
-    """Count a placement in what is remembered."""
-    tenancy.fleet.take(plan)
-    tenancy.live_gpus[workspace_id] = tenancy.live_gpus.get(workspace_id, 0) + len(plan.gpus)
-
-
 def _find(tx: Tx, tenancy: Tenancy, one: _Ready, want: PlacementAsk) -> tuple[Plan | None, str]:
-    """Return where it goes, or None and why it waits. Errors: `QUOTA_EXCEEDED`, `NO_CAPACITY`."""
+    """Return where it goes, or None and why it waits. Errors: `QUOTA_EXCEEDED`, `NO_CAPACITY`, `QUEUE_FULL`."""
     workspace, creation = one.ctx.workspace, one.ask.creation
-    quota = held_by_quota(tx, tenancy, workspace.id, creation.gpus)
-    if quota is not None:
-        if not creation.wait or creation.gpus > quota.limit:
-            raise quotas.exceeded(one.where, quota)
-        return None, quotas.explain(quota)
-    ahead = ahead_of(tx, tenancy)
-    plan = try_place(tenancy.fleet, want, ahead)
+    quota = tenancy.over_quota(tx, workspace.id, creation.gpus)
+    ahead = tenancy.ahead(tx)
+    plan = try_place(tenancy.fleet, want, ahead) if quota is None else None
     if plan is not None:
         return plan, ""
-    reasons = list(refusals(tenancy.fleet, want, ahead))
+    if quota is not None and (not creation.wait or creation.gpus > quota.limit):
+        raise quotas.exceeded(one.where, quota)
     if not creation.wait:
-        raise _no_capacity(one, reasons)
-    return None, reason_text(reasons)
+        raise _no_capacity(one, tenancy, want, ahead)
+    quotas.check_waiting(one.where, len(tenancy.waiting_of(workspace.id)))
+    return None, quotas.explain(quota) if quota is not None else why_it_waits(tenancy.fleet, want, ahead)
 
 
-def held_by_quota(
-    tx: Tx, tenancy: Tenancy, workspace_id: str, gpus: int, before: int | None = None
-) -> quotas.Use | None:
-    """Return how the quota is used when it does not allow `gpus` more, after those that wait before."""
-    grant = tenancy.grant(tx, workspace_id)
-    if grant is None or grant.quota is None:
-        return None
-    waiting = tenancy.waiting_gpus(workspace_id) if before is None else before
-    use = quotas.Use(grant.quota, tenancy.live_gpus.get(workspace_id, 0), waiting, gpus)
-    return use if use.excess else None
-
-
-def ahead_of(tx: Tx, tenancy: Tenancy) -> Ahead:
-    """Return whom a new ask must not overtake: what waits for machines (not for its own quota or access)."""
-    ahead, before = Ahead(), dict[str, int]()
-    for waiting in tenancy.queue:
-        grant = tenancy.grant(tx, waiting.workspace_id)
-        asked = before.get(waiting.workspace_id, 0)
-        gpus = waiting.want.ask.gpus
-        if grant is not None and held_by_quota(tx, tenancy, waiting.workspace_id, gpus, asked) is None:
-            ahead.add(replace(waiting.want, pools=grant.pools))
-        before[waiting.workspace_id] = asked + gpus
-    return ahead
-
-
-def reason_text(reasons: Sequence[tuple[str, str]]) -> str:
-    """Return why something waits, machine by machine, for its stored reason."""
-    if not reasons:
-        return "no machine that this workspace may use is what was asked for"
-    more = f"; and {len(reasons) - REASONS_KEPT} more machines" if len(reasons) > REASONS_KEPT else ""
-    return "; ".join(f"{machine}: {reason}" for machine, reason in reasons[:REASONS_KEPT]) + more
-
-
-def _no_capacity(one: _Ready, reasons: Sequence[tuple[str, str]]) -> Refusal:
+def _no_capacity(one: _Ready, tenancy: Tenancy, want: PlacementAsk, ahead: Ahead) -> Refusal:
     whom = one.ctx.org.contact or clusters.site_contact(one.ctx.tx) or "an admin of the organisation"
-    left_out = {"machines_left_out": len(reasons) - REASONS_ANSWERED} if len(reasons) > REASONS_ANSWERED else {}
+    machines = tenancy.fleet.count(want)
+    named = list(islice(refusals(tenancy.fleet, want, ahead), REASONS_ANSWERED))
+    left_out = {"machines_left_out": machines - len(named)} if machines > len(named) else {}
     return Refusal(
         "NO_CAPACITY",
-        f"No machine can take this now: {reason_text(reasons)}. "
+        f"No machine can take this now: {in_words(named, machines)}. "
         f"Ask for less, wait for capacity with 'wait', or ask {whom} for more.",
-        machines=[{"name": machine, "reason": reason} for machine, reason in reasons[:REASONS_ANSWERED]],
+        machines=[{"name": machine, "reason": reason} for machine, reason in named],
         **left_out,
     )
 
@@ -381,7 +354,9 @@ def _write(tx: Tx, tenancies: Mapping[tuple[str, str], Tenancy], made: Sequence[
         here = [new for new in made if new.one.tenancy == where]
         if here:
             machines = sorted({new.plan.machine_id for new in here if new.plan is not None})
-            tenancy.version = fleet.touch(tx, tenancy.scope, tenancy.cluster_id, machines)
+            tenancy.version = fleet.touch(
+                tx, tenancy.scope, tenancy.cluster_id, machines, queue=any(new.plan is None for new in here)
+            )
             for id in machines:
                 tx.wake(Wake.DESIRED, id)
     for new in made:

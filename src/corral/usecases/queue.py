@@ -14,75 +14,95 @@ from corral.domain import placement as choose
 from corral.domain import quotas
 from corral.domain.compute_clusters import Creation
 from corral.domain.events import Subject
-from corral.domain.fleet import Ahead, Plan
+from corral.domain.fleet import Ahead, PlacementAsk, Plan
 from corral.domain.placement import Answer
 from corral.domain.workloads import Step, must_end_by
 from corral.store import allocations, fleet, workloads
 from corral.store.transaction import SITE, Scope, Tx, Wake
 from corral.usecases.context import Context
-from corral.usecases.fleets import Fleets, Tenancy, Waiting, refresh
-from corral.usecases.placement import (
-    ahead_of,
-    allocation_row,
-    cluster_of,
-    held_by_quota,
-    hold_rows,
-    no_access,
-    reason_text,
-    record_placed,
-    selected,
-    take,
-)
+from corral.usecases.fleets import Fleets, Tenancy, Waiting
+from corral.usecases.placement import allocation_row, cluster_of, hold_rows, no_access, record_placed, selected
 
 NO_ACCESS = "the workspace has no access to the cluster any more"
 
 
-def waiting_in(tx: Tx) -> list[tuple[str, str]]:
-    """Return the (cluster, organisation) pairs in which something waits."""
-    return workloads.tenancies_with_queue(tx)
+@dataclass(frozen=True)
+class Queue:
+    """Where something waits, at the tenancy's `version`."""
+
+    org_id: str
+    cluster_id: str
+    version: int
 
 
-def advance(tx: Tx, fleets: Fleets, org_id: str, cluster_id: str, *, say_why: bool) -> None:
-    """Place what can be placed now; with `say_why` write down why the rest waits, where that has changed.
+def waiting_in(tx: Tx) -> list[Queue]:
+    """Return where something waits."""
+    return [Queue(row["org_id"], row["cluster_id"], row["version"]) for row in workloads.tenancies_with_queue(tx)]
+
+
+class _Line:
+    """A queue whose turns are taken, first come first. Who `stays` stands before those that come after."""
+
+    def __init__(self, tx: Tx, tenancy: Tenancy) -> None:
+        self.ahead = Ahead()
+        self._tx, self._tenancy = tx, tenancy
+        self._before: dict[str, int] = {}
+
+    def turn(self, waiting: Waiting) -> tuple[PlacementAsk | None, str]:
+        """Return what is asked for now; or None, and why: its quota or access holds it back, no machine."""
+        grant = self._tenancy.grant(self._tx, waiting.workspace_id)
+        if grant is None:
+            return None, NO_ACCESS
+        before = self._before.get(waiting.workspace_id, 0)
+        over = self._tenancy.over_quota(self._tx, waiting.workspace_id, waiting.want.ask.gpus, before)
+        if over is not None:
+            return None, quotas.explain(over)
+        return replace(waiting.want, pools=grant.pools), ""
+
+    def stays(self, waiting: Waiting, want: PlacementAsk | None) -> None:
+        before = self._before.get(waiting.workspace_id, 0)
+        self._before[waiting.workspace_id] = before + waiting.want.ask.gpus
+        if want is not None:
+            self.ahead.add(want)
+
+
+def advance(tx: Tx, fleets: Fleets, org_id: str, cluster_id: str) -> None:
+    """Place what can be placed now.
 
     Raises when the transaction must not commit; `fleets` is then to be forgotten.
     """
     tenancy = fleets.locked(tx, Scope(org_id), cluster_id)
-    ahead, before, placed = Ahead(), dict[str, int](), list[tuple[Waiting, Plan]]()
-    for waiting in tenancy.queue:
-        asked = before.get(waiting.workspace_id, 0)
-        plan = _try(tx, tenancy, waiting, ahead, asked, say_why)
+    line, placed = _Line(tx, tenancy), []
+    for waiting in tuple(tenancy.queue):
+        want, _ = line.turn(waiting)
+        plan = choose.try_place(tenancy.fleet, want, line.ahead) if want is not None else None
         if plan is None:
-            before[waiting.workspace_id] = asked + waiting.want.ask.gpus
+            line.stays(waiting, want)
         else:
-            take(tenancy, waiting.workspace_id, plan)
+            tenancy.go_on(waiting, plan)
             placed.append((waiting, plan))
     if placed:
         _save(tx, tenancy, placed)
 
 
-def _try(tx: Tx, tenancy: Tenancy, waiting: Waiting, ahead: Ahead, before: int, say_why: bool) -> Plan | None:
-    """Return where it goes now, or None; then it stands before those that come after."""
-    grant = tenancy.grant(tx, waiting.workspace_id)
-    if grant is None:
-        _say(tx, tenancy, waiting, NO_ACCESS)
-        return None
-    over = held_by_quota(tx, tenancy, waiting.workspace_id, waiting.want.ask.gpus, before)
-    if over is not None:
-        _say(tx, tenancy, waiting, quotas.explain(over))
-        return None
-    want = replace(waiting.want, pools=grant.pools)
-    plan = choose.try_place(tenancy.fleet, want, ahead)
-    if plan is None:
-        if say_why:
-            _say(tx, tenancy, waiting, reason_text(list(choose.refusals(tenancy.fleet, want, ahead))))
-        ahead.add(want)
-    return plan
+def reasons(tx: Tx, fleets: Fleets, org_id: str, cluster_id: str) -> tuple[int, list[tuple[Waiting, str]]]:
+    """Return the version judged by, and of what waits whose reason changed, why it waits now. Nothing is locked."""
+    tenancy = fleets.seen(tx, Scope(org_id), cluster_id)
+    line, changed = _Line(tx, tenancy), []
+    for waiting in tenancy.queue:
+        want, why = line.turn(waiting)
+        if want is not None and choose.try_place(tenancy.fleet, want, line.ahead) is None:
+            why = choose.why_it_waits(tenancy.fleet, want, line.ahead)
+        if why and why != waiting.reason:  # one that could go on now does so soon
+            changed.append((waiting, why))
+        line.stays(waiting, want)
+    return tenancy.version, changed
 
 
-def _say(tx: Tx, tenancy: Tenancy, waiting: Waiting, reason: str) -> None:
-    if reason != waiting.reason:
-        workloads.save(tx, tenancy.scope, waiting.id, reason=reason)
+def say(tx: Tx, org_id: str, changed: Sequence[tuple[Waiting, str]]) -> None:
+    """Write down why things wait."""
+    for waiting, reason in changed:
+        workloads.save(tx, Scope(org_id), waiting.id, reason=reason)
         waiting.reason = reason
 
 
@@ -90,7 +110,6 @@ def _save(tx: Tx, tenancy: Tenancy, placed: Sequence[tuple[Waiting, Plan]]) -> N
     machines = sorted({plan.machine_id for _, plan in placed})
     held, holds = [], []
     for waiting, plan in placed:
-        tenancy.queue.remove(waiting)
         limit = must_end_by(tx.now, waiting.time_limit_s)
         kept = {"queued": False, "queue_no": None, "reason": "", "must_end_by": limit}
         workloads.save(tx, tenancy.scope, waiting.id, step=Step.PLACED.value, step_since=tx.now, **kept)
@@ -101,7 +120,7 @@ def _save(tx: Tx, tenancy: Tenancy, placed: Sequence[tuple[Waiting, Plan]]) -> N
         subject = Subject(tenancy.scope.org, tenancy.cluster_id, waiting.workspace_id, None, waiting.id)
         record_placed(tx, subject, waiting.name, plan, SITE)
     allocations.insert_many(tx, held, holds)
-    tenancy.version = fleet.touch(tx, tenancy.scope, tenancy.cluster_id, machines)
+    tenancy.version = fleet.touch(tx, tenancy.scope, tenancy.cluster_id, machines, queue=True)
     for id in machines:
         tx.wake(Wake.DESIRED, id)
 
@@ -115,20 +134,18 @@ class Explanation:
     answers: Sequence[Answer]
 
 
-def explain(ctx: Context, creation: Creation) -> Explanation:
+def explain(ctx: Context, fleets: Fleets, creation: Creation) -> Explanation:
     """Say which machines would take the ask now, and why each other one would not. Nothing is changed.
 
     Errors: as of creating.
     """
     rules.check(creation)
-    cluster_id = cluster_of(ctx, creation.cluster)["cluster_id"]
-    tenancy = Tenancy(cluster_id, ctx.scope)
-    refresh(ctx.tx, tenancy, tenancy.version)
+    tenancy = fleets.seen(ctx.tx, ctx.scope, cluster_of(ctx, creation.cluster)["cluster_id"])
     grant = tenancy.grant(ctx.tx, ctx.workspace.id)
     if grant is None:
         raise no_access(ctx)
-    want, ahead = selected(tenancy, creation, grant), ahead_of(ctx.tx, tenancy)
-    over = held_by_quota(ctx.tx, tenancy, ctx.workspace.id, creation.gpus)
+    want, ahead = selected(tenancy, creation, grant), tenancy.ahead(ctx.tx)
+    over = tenancy.over_quota(ctx.tx, ctx.workspace.id, creation.gpus)
     plan = choose.try_place(tenancy.fleet, want, ahead) if over is None else None
     answers = choose.explain(tenancy.fleet, want, ahead)
     return Explanation(plan.machine if plan else None, quotas.explain(over) if over else "", answers)

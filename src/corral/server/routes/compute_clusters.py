@@ -21,6 +21,7 @@ from corral.store.transaction import Row
 from corral.usecases import compute_clusters, queue
 from corral.usecases.compute_clusters import Change, ComputeCluster, Wanted
 from corral.usecases.context import Context
+from corral.usecases.fleets import Fleets
 from corral.usecases.placement import CreateAsk
 
 router = APIRouter(prefix="/api/v1/orgs/{org}/workspaces/{ws}")
@@ -323,10 +324,15 @@ def detach_ssh_keys(org: str, ws: str, name: str, body: KeysBody, door: AtDoor) 
 
 
 @router.post("/placements/explain")
-def explain_placement(org: str, ws: str, body: ExplainBody, door: AtDoor) -> ExplanationView:
+async def explain_placement(request: Request, org: str, ws: str, body: ExplainBody, door: AtDoor) -> ExplanationView:
     """Say which machines would take an ask now, and why each other one would not. Nothing is created."""
-    with door.read() as ctx:
-        found = queue.explain(ctx, body.creation())
+
+    def explain(fleets: Fleets) -> queue.Explanation:
+        with door.read() as ctx:
+            return queue.explain(ctx, fleets, body.creation())
+
+    placer: PlacementWorker = request.app.state.placer
+    found = await asyncio.wrap_future(placer.ask(explain))
     machines = [
         MachineAnswerView(machine=a.machine, takes=not a.reason, reason=a.reason or None) for a in found.answers
     ]

@@ -45,9 +45,8 @@ tenancies = Table(
     Column("slug", String(63), nullable=False),
     Column("name", String(100), nullable=False),
     Column("version", Integer, nullable=False, default=0),
-    Column("machine_limit", Integer),
+    Column("queue_version", Integer, nullable=False, default=0),  # `version` when what waits last changed
     moment("joined_at"),
-    moment("left_at", nullable=True),
     UniqueConstraint("org_id", "slug"),
 )
 

@@ -332,7 +332,7 @@ agent_pid() {
     '' | *[!0-9]*) return 1 ;;
     esac
     # The number may be another program's by now.
-    tr '\0' '\n' <"/proc/$pid/cmdline" 2>/dev/null | grep -qxF "$prefix/corral-agent.pyz"
+    { tr '\0' '\n' <"/proc/$pid/cmdline" | grep -qxF "$prefix/corral-agent.pyz"; } 2>/dev/null
 }
 
 pause() { sleep 0.2 2>/dev/null || sleep 1; }

@@ -7,16 +7,19 @@ contention.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import QueuePool
 from structlog import get_logger
 
@@ -36,11 +39,18 @@ def utc_now() -> datetime:
     return datetime.now(timezone.utc)
 
 
+class BadUrl(ValueError):
+    """A database URL that means no database Corral can use; the message says why."""
+
+
 class Database:
-    """One database. `write()` and `read()` give transactions; `clock` replaces its time in tests."""
+    """One database. `write()` and `read()` give transactions; `clock` replaces its time in tests.
+
+    Errors: `BadUrl`.
+    """
 
     def __init__(self, url: str, *, clock: Callable[[], datetime] | None = None, pool_size: int = 16) -> None:
-        self.url = _with_driver(make_url(url))
+        self.url = _parsed(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._clock = clock
         self._listeners: list[Listener] = []
@@ -48,6 +58,7 @@ class Database:
         self.fenced = ""
         """Why this process may not write any more ("" = it may): another one holds the site's lease."""
         if self.is_sqlite:
+            _make_private(self.url)
             self._writer = _sqlite_engine(self.url, "BEGIN IMMEDIATE", size=1)
             self._reader = _sqlite_engine(self.url, "BEGIN", size=pool_size)
         else:
@@ -148,12 +159,28 @@ class Database:
         self._reader.dispose()
 
 
-def _with_driver(url: URL) -> URL:
-    return url.set(drivername="postgresql+psycopg") if url.drivername in ("postgresql", "postgres") else url
+def _parsed(text: str) -> URL:
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError) as error:
+        raise BadUrl("it is not a URL") from error
+    if url.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
+        return url.set(drivername="postgresql+psycopg")
+    if url.drivername != "sqlite":
+        raise BadUrl(f"'{url.drivername}' is no kind of database that Corral uses")
+    return url
 
 
 def _dumps(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
+
+
+def _make_private(url: URL) -> None:
+    """Have SQLite's file readable by its owner only; the files it keeps beside it take over the mode."""
+    if url.database and url.database != ":memory:":
+        with contextlib.suppress(OSError):  # a folder that is missing or not ours: opening it says so better
+            Path(url.database).touch(mode=0o600)
+            Path(url.database).chmod(0o600)
 
 
 def _sqlite_engine(url: URL, begin: str, size: int) -> Engine:

@@ -134,7 +134,10 @@ def _log_in(ctx: Context, row: Row, person: Person) -> Row:
     if user is None:
         raise unknown()
     if person.bearer or (person.login and rules.login_or_none(person.login) != user["login"]):
-        raise Refusal("FORBIDDEN", "This link lets somebody else in. Use it without another login or token.")
+        raise Refusal(
+            "FORBIDDEN",
+            "This link lets in the person it was made for. Use it without --login and while logged in as nobody else.",
+        )
     if row["org_id"] is not None:
         _check_only_here(ctx, row["org_id"], user)
     if person.password_hash is not None:

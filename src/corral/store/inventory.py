@@ -39,8 +39,11 @@ def of_machine(tx: Tx, ref: MachineRef) -> Sequence[Row]:
     return [Row(row["id"], Kept(_gpu(row), row["gone"])) for row in tx.all(query)]
 
 
-def add(tx: Tx, ref: MachineRef, id: str, kept: Kept) -> None:
-    tx.run(insert(gpus).values(id=id, org_id=ref.org_id, machine_id=ref.id, **_columns(kept)))
+def add(tx: Tx, ref: MachineRef, new: Mapping[str, Kept]) -> None:
+    """Add GPUs, by the ids they get."""
+    if new:
+        mine = {"org_id": ref.org_id, "machine_id": ref.id}
+        tx.run(insert(gpus), [{"id": id, **mine, **_columns(kept)} for id, kept in new.items()])
 
 
 def save(tx: Tx, ref: MachineRef, id: str, kept: Kept) -> None:

@@ -82,6 +82,7 @@ def test_a_restored_site_is_another_incarnation_whose_secrets_are_dead_and_whose
         assert (
             tx.all(select(join_tokens).where(join_tokens.c.revoked_at.is_(None), join_tokens.c.used_at.is_(None))) == []
         )
+        assert after["restored_at"] == tx.now
         kept = {row["quarantine"] for row in tx.all(select(machines.c.quarantine))}
         newest = journal.newest_first(tx, None, Filter("audit"), before=None, limit=1)
     assert kept == {"unknown_work"}

@@ -20,6 +20,7 @@ class Heard:
         self._base = datetime.now(timezone.utc) - timedelta(seconds=monotonic())
         self._last: dict[str, datetime] = {}
         self._fresh: dict[str, datetime] = {}
+        self._settled: set[str] = set()
         self.listening_since = self.last_beat = self.now()
 
     def now(self) -> datetime:
@@ -32,6 +33,14 @@ class Heard:
     def last(self, machine_id: str) -> datetime | None:
         """Return when a machine was last heard by this process."""
         return self._last.get(machine_id)
+
+    def settle(self, machine_id: str) -> None:
+        """A machine's report was taken in, and all that runs there is known."""
+        self._settled.add(machine_id)
+
+    def settled(self, machine_id: str) -> bool:
+        """Whether it is known what a machine runs, since this process began."""
+        return machine_id in self._settled
 
     def drop(self, machine_id: str) -> None:
         """Forget a machine: it is Down or removed."""

@@ -227,6 +227,8 @@ class Session:
         news = self._news
         done = await self._hub.act(self.opened, lambda tx: reports.receive(tx, self.opened, codec.report(said)))
         self._outcome = done
+        if not done.outcome.describe:
+            self._hub.heard.settle(self.opened.machine_id)
         if self._news is news:
             self._repeats = codec.fingerprint(said)
         await self._ack(said.seq, done.outcome.describe)

@@ -96,7 +96,7 @@ def _parts(app: FastAPI, monotonic: Callable[[], float]) -> Iterator[Part]:
     yield LastUsedWriter(state.last_used)
     state.live = Live(state.db)
     yield state.live
-    state.placer = PlacementWorker(state.db)
+    state.placer = PlacementWorker(state.db, heard.settled)
     yield state.placer
 
 

@@ -15,7 +15,7 @@ from corral.domain import quotas
 from corral.domain.access import EVERY_POOL
 from corral.domain.fleet import Ahead, Fleet, PlacementAsk, Plan
 from corral.domain.resources import Ask
-from corral.store import access, fleet, workloads
+from corral.store import access, fleet, restored, workloads
 from corral.store.transaction import Row, Scope, Tx
 
 MOST_REMEMBERED = 256
@@ -88,13 +88,16 @@ class Tenancy:
         return use if use.excess else None
 
     def ahead(self, tx: Tx) -> Ahead:
-        """Return whom a new ask must not overtake: what waits for machines (not for its own quota or access)."""
+        """Return whom a new ask must not overtake: what waits for machines (not for its own quota or access, nor
+        for what a restored database does not know)."""
         if self._ahead is None:
             self._ahead, before = Ahead(), dict[str, int]()
+            doubtful = restored.doubtful(tx, self.scope, self.cluster_id) if self.queue else ()
             for waiting in self.queue:
                 grant = self.grant(tx, waiting.workspace_id)
                 asked, gpus = before.get(waiting.workspace_id, 0), waiting.want.ask.gpus
-                if grant is not None and self.over_quota(tx, waiting.workspace_id, gpus, asked) is None:
+                over = self.over_quota(tx, waiting.workspace_id, gpus, asked)
+                if waiting.id not in doubtful and grant is not None and over is None:
                     self._ahead.add(replace(waiting.want, pools=grant.pools))
                 before[waiting.workspace_id] = asked + gpus
         return self._ahead

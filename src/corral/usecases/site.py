@@ -67,10 +67,11 @@ def restored(tx: Tx) -> Sequence[str]:
     """Note that a back-up was put back in the place of a newer database; return the operators' logins.
 
     The site gets a new incarnation; API tokens, links and unused join tokens are revoked; a machine gets new
-    work again once it has reported and all that runs there is known. Only while no control plane serves.
+    work again once it has reported and all that runs there is known. What waits for capacity is placed only when
+    that is so of every machine it may run on already. Only while no control plane serves.
     """
     _there(rows.lock(tx))
-    rows.change(tx, incarnation=new_id(tx.now))
+    rows.change(tx, incarnation=new_id(tx.now), restored_at=tx.now)
     user_rows.revoke_all_tokens(tx)
     links.revoke_all(tx)
     join_tokens.revoke_all_unused(tx)

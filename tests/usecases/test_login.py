@@ -296,6 +296,29 @@ def test_too_many_tries_wait_and_others_do_not(world: World, clock: Clock, monke
     assert attempt("member", PASSWORD) == "done"
 
 
+def test_who_guesses_at_a_login_from_everywhere_locks_nobody_out(clock: Clock) -> None:
+    attempts = Attempts()
+
+    def tries(address: str) -> int:
+        """Return how many wrong tries are let through at once."""
+        for number in range(10):
+            if code_of(lambda: attempts.charge("member", address, clock())) == "RATE_LIMITED":
+                return number
+        return 10
+
+    attempts.charge("member", "home", clock())
+    attempts.forgive("member", "home")
+    for number in range(rules.TRIES_LOGIN.tries):
+        attempts.charge("member", f"192.0.2.{number}", clock())
+    assert tries("home") == rules.TRIES_HERE.tries
+    assert tries("a hotel") == tries("another") == rules.TRIES_SLOWED.tries
+    attempts.charge("lead", "a hotel", clock())
+    clock.forward(rules.TRIES_SLOWED.seconds)
+    assert tries("a hotel") == rules.TRIES_SLOWED.tries
+    clock.forward(rules.TRIES_LOGIN.seconds)
+    assert tries("a hotel") == rules.TRIES_HERE.tries
+
+
 def test_an_address_that_tries_many_logins_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passwords, "matches", lambda hash, password: False)
     attempts = Attempts()

@@ -6,7 +6,7 @@ import pytest
 
 from corral.domain.errors import Refusal
 from corral.domain.permissions import Rule, Who
-from corral.domain.users import TOKENS_MAX
+from corral.domain.users import LOGIN_TOKENS_MAX, TOKENS_MAX
 from corral.store.transaction import Signal, Wake
 from corral.usecases import tokens
 from corral.usecases.identity import Caller, Place, enter
@@ -44,6 +44,17 @@ def test_a_revoked_token_is_out_at_once_and_its_streams_are_told(world: World) -
     assert heard == [Signal(Wake.STREAMS, world.ids.users["member"])]
     with pytest.raises(Refusal), world.act("member") as ctx:
         tokens.revoke(ctx, made.token.id)
+
+
+def test_logins_that_give_way_to_a_new_one_are_told_to_their_streams(world: World, clock: Clock) -> None:
+    heard: list[Signal] = []
+    member = world.ids.users["member"]
+    world.db.subscribe(lambda signals, seq: heard.extend(signals))
+    for _ in range(LOGIN_TOKENS_MAX + 1):
+        clock.forward(1)
+        with world.act("member") as ctx:
+            tokens.log_in(ctx, member)
+    assert heard == [Signal(Wake.STREAMS, member)]
 
 
 def test_nobody_revokes_anybody_elses(world: World) -> None:

@@ -37,7 +37,10 @@ TRIES_HERE = Limit(5, 60)
 TRIES_ADDRESS = Limit(60, 60)
 """Any login from one address."""
 TRIES_LOGIN = Limit(100, 3600)
-"""One login from everywhere."""
+"""One login from everywhere. Beyond it nobody is locked out, or guessing at a login would lock its owner out: addresses
+that it was never logged in from only try more slowly."""
+TRIES_SLOWED = Limit(1, 300)
+"""One login from one such address meanwhile."""
 
 
 def login(text: str) -> str:

@@ -55,9 +55,10 @@ def create(ctx: Context, name: str, scopes: Sequence[str], expires_in_s: int | N
 
 
 def log_in(ctx: Context, user_id: str) -> NewToken:
-    """Make the token of somebody who has proven who they are; their oldest ones of this kind give way."""
+    """Make the token of somebody who has proven who they are; the oldest of this kind give way, with their streams."""
     rows.lock(ctx.tx, user_id)
-    rows.revoke_logins(ctx.tx, user_id, keep=rules.LOGIN_TOKENS_MAX - 1)
+    if rows.revoke_logins(ctx.tx, user_id, keep=rules.LOGIN_TOKENS_MAX - 1):
+        ctx.wake(Wake.STREAMS, user_id)
     expires_at = ctx.now + rules.LOGIN_TOKEN_TTL
     return _mint(ctx, user_id, Token(ctx.new_id(), "", "login", ("all",), True, ctx.now, expires_at, None))
 

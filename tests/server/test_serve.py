@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import text
 
 from corral.server.config import Config
+from corral.server.doctor import examine
 from corral.server.serve import notify, open_database, open_site
 from corral.server.setup_error import SetupError
 from corral.store import migrate
@@ -64,6 +65,46 @@ def test_a_database_that_does_not_answer_is_named_without_its_password(tmp_path:
     with pytest.raises(SetupError, match="does not answer") as caught:
         open_database(config)
     assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["mysql://x", "postgresql+asyncpg://h/d", "nonsense", "", "postgresql://h:port/d"])
+def test_a_database_that_is_none_is_said_with_the_next_step(tmp_path: Path, url: str) -> None:
+    with pytest.raises(SetupError, match="postgresql://USER@HOST/NAME"), open_site(Config(url, tmp_path)):
+        pass
+    assert "postgresql://USER@HOST/NAME" in next(iter(examine(Config(url, tmp_path)))).next_step
+
+
+@pytest.mark.parametrize("folder", ["/proc/nope", "{tmp_path}/file/state", "/dev/null"])
+def test_a_state_folder_that_cannot_be_is_said_with_the_next_step(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "file").touch()
+    config = Config(f"sqlite:///{tmp_path}/corral.db", Path(folder.format(tmp_path=tmp_path)), port=0)
+    with pytest.raises(SetupError, match="--state-dir"), open_site(config):
+        pass
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://x y", "ftp://a", "https://", "x", "https://a:99999", "https://u@a", "https://a/?b", "https://a/$(id)"],
+)
+def test_an_address_that_no_link_can_be_made_of_is_refused(tmp_path: Path, url: str) -> None:
+    config = Config(f"sqlite:///{tmp_path}/corral.db", tmp_path, port=0, public_url=url)
+    with pytest.raises(SetupError, match="--public-url"), open_site(config):
+        pass
+
+
+def test_wrong_settings_show_no_traceback(tmp_path: Path) -> None:
+    for command in (["serve", "--port", "0"], ["migrate"], ["operator-link", "root"], ["restored"]):
+        arguments = [*command, "--state-dir", str(tmp_path), "--database", "mysql://x"]
+        done = subprocess.run(
+            [sys.executable, "-m", "corral", "site", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        assert "'mysql' is no kind of database" in done.stderr
 
 
 def test_a_taken_port_is_said_with_the_next_step(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +53,18 @@ def _config(database: str | None, state_dir: Path | None, **more: Any) -> Config
     return Config(database or f"sqlite:///{folder}/corral.db", folder, **more)
 
 
+@contextmanager
+def _setup_errors() -> Iterator[None]:
+    """Show what is wrong with a setting, and the next step."""
+    from corral.server.setup_error import SetupError
+
+    try:
+        yield
+    except SetupError as error:
+        step = f"\nnext: {error.next_step}" if error.next_step else ""
+        raise click.ClickException(f"{error.message}{step}") from error
+
+
 @site.command()
 @_config_options
 @click.option("--host", default="127.0.0.1", envvar="CORRAL_HOST", show_default=True, help="Address to listen on.")
@@ -85,25 +99,22 @@ def _config(database: str | None, state_dir: Path | None, **more: Any) -> Config
 def serve(database: str | None, state_dir: Path | None, **settings: Any) -> None:
     """Run the control plane until it is told to stop. Logs go to stderr as JSON."""
     from corral.server.serve import serve as run
-    from corral.server.setup_error import SetupError
 
-    try:
+    with _setup_errors():
         run(_config(database, state_dir, **settings), say)
-    except SetupError as error:
-        step = f"\nnext: {error.next_step}" if error.next_step else ""
-        raise click.ClickException(f"{error.message}{step}") from error
 
 
 @site.command()
 @_config_options
 def migrate(database: str | None, state_dir: Path | None) -> None:
     """Bring the database to this release's schema. Back it up first; SQLite is migrated at start by itself."""
+    from corral.server.serve import database_of, make_state_dir
     from corral.store import migrate as chain
-    from corral.store.engine import Database
 
     config = _config(database, state_dir)
-    config.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    db = Database(config.database)
+    with _setup_errors():
+        make_state_dir(config.state_dir)
+        db = database_of(config)
     try:
         before = chain.current(db)
         chain.upgrade(db)
@@ -152,10 +163,11 @@ def artefact(out: Path) -> None:
 def operator_link(login: str, database: str | None, state_dir: Path | None) -> None:
     """Print a one-time link that lets an operator in again: for one who lost password and tokens."""
     from corral.domain.errors import Refusal
-    from corral.store.engine import Database
+    from corral.server.serve import database_of
     from corral.usecases import site as use
 
-    db = Database(_config(database, state_dir).database)
+    with _setup_errors():
+        db = database_of(_config(database, state_dir))
     try:
         with db.write() as tx:
             secret = use.operator_link(tx, login)

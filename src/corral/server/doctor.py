@@ -15,7 +15,7 @@ from corral.server import artefact, tls
 from corral.server.config import Config
 from corral.server.setup_error import SetupError
 from corral.store import health, migrate
-from corral.store.engine import Database
+from corral.store.engine import DATABASE_URLS, BadUrl, Database
 from corral.store.faults import DatabaseError
 
 OK, WARNING, BAD = "ok", "warning", "bad"
@@ -43,7 +43,11 @@ def _database(config: Config) -> Iterator[Finding]:
             "database", BAD, f"{_sqlite_file(config)} does not exist.", "Start the site once, or check --database."
         )
         return
-    db = Database(config.database)
+    try:
+        db = Database(config.database)
+    except BadUrl as error:
+        yield Finding("database", BAD, f"--database: {error}.", f"Give it as {DATABASE_URLS}.")
+        return
     where = db.url.render_as_string(hide_password=True)
     try:
         at, wanted = migrate.current(db), migrate.head()

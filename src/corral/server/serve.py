@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import resource
 import signal
 import socket
@@ -15,6 +16,8 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import uvicorn
 from fastapi import FastAPI
@@ -24,6 +27,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from corral import __version__
 from corral.controllers import lease
+from corral.domain.ids import shown
 from corral.server import logs, tls
 from corral.server.app import create_app
 from corral.server.behind import OnlyFrom, networks
@@ -33,13 +37,15 @@ from corral.server.serving import tune_collector, uvicorn_config
 from corral.server.setup_error import SetupError
 from corral.store import lease as lease_rows
 from corral.store import migrate
-from corral.store.engine import Database
+from corral.store.engine import DATABASE_URLS, BadUrl, Database
 from corral.store.faults import DatabaseError
 from corral.usecases import site as site_usecases
 
 log = get_logger()
 
 STOP_WITHIN_S = 5
+_NOT_IN_URL = re.compile(r"[^A-Za-z0-9:/.\[\]_~%-]")
+"""Links and install lines end in words of their own, and are pasted into shells."""
 _RENEW_EVERY_S = 12 * 3600.0
 
 
@@ -75,7 +81,8 @@ def serve(config: Config, say: Callable[[str], None]) -> None:
 @contextlib.contextmanager
 def open_site(config: Config) -> Iterator[Listening]:
     """Bind, migrate, prepare the certificate and make the application; closes the database at the end."""
-    config.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _check_public_url(config.public_url)
+    make_state_dir(config.state_dir)
     bound = _bind(config)
     with contextlib.closing(bound):
         config = replace(config, port=bound.getsockname()[1])
@@ -106,7 +113,7 @@ def open_unserved(config: Config) -> Iterator[Database]:
 
 def open_database(config: Config) -> Database:
     """Open and, on SQLite, migrate. Errors: `SetupError` (not reachable, not migrated, or of a newer release)."""
-    db = Database(config.database)
+    db = database_of(config)
     try:
         _migrated(db)
     except BaseException as error:
@@ -118,6 +125,46 @@ def open_database(config: Config) -> Database:
             ) from error
         raise
     return db
+
+
+def database_of(config: Config) -> Database:
+    """Return the site's database, unopened. Errors: `SetupError` (the URL is none)."""
+    try:
+        return Database(config.database)
+    except BadUrl as error:
+        raise SetupError(f"The database cannot be used: {error}.", f"Give --database as {DATABASE_URLS}.") from error
+
+
+def make_state_dir(folder: Path) -> None:
+    """Make the state folder where it is not there yet. Errors: `SetupError`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        writable = os.access(folder, os.W_OK | os.X_OK)
+    except OSError as error:
+        raise SetupError(
+            f"The state folder {folder} cannot be made: {error.strerror or error}.",
+            "Choose another --state-dir, or make this one for the user that runs the site.",
+        ) from error
+    if not writable:
+        raise SetupError(
+            f"The state folder {folder} cannot be written to.",
+            "Give it to the user that runs the site, or choose another.",
+        )
+
+
+def _check_public_url(url: str) -> None:
+    """Refuse an address that no link or install line can be made of. Errors: `SetupError`."""
+    if not url:
+        return
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good or _NOT_IN_URL.search(url) or "@" in parts.netloc:
+        raise SetupError(
+            f"--public-url {shown(url)} is no address of a site.", "Give it as https://NAME or https://NAME:PORT."
+        )
 
 
 def _migrated(db: Database) -> None:

@@ -39,6 +39,9 @@ def utc_now() -> datetime:
     return datetime.now(timezone.utc)
 
 
+DATABASE_URLS = "sqlite:///FILE or postgresql://USER@HOST/NAME"
+
+
 class BadUrl(ValueError):
     """A database URL that means no database Corral can use; the message says why."""
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from corral.server import openapi
 from corral.server.app import create_app
 from corral.server.config import Config
+from corral.server.routes import agent_files
 from corral.store import users as user_rows
 from corral.store.engine import Database
-from corral.usecases import passwords, site
+from corral.usecases import idempotency, passwords, site
+from tests.conftest import Clock
 from tests.world import Client, World, public_key
 
 PASSWORD = "correct horse battery"
@@ -135,6 +142,72 @@ def test_a_denied_role_is_audited_in_the_organisation(world: World) -> None:
     with world.running():
         entry = ok(world.client("owner").get("/api/v1/orgs/acme/audit"))["items"][0]
     assert (entry["type"], entry["actor"]) == ("access.denied", "member")
+
+
+def test_the_same_denial_is_audited_once_a_minute_with_how_many_were_left_out(world: World, clock: Clock) -> None:
+    def denied(number: int) -> None:
+        assert world.client("member").patch("/api/v1/orgs/acme", json={"name": str(number)}).status_code == 403
+
+    for number in range(10):
+        denied(number)
+    assert world.client("lead").patch("/api/v1/orgs/acme", json={"name": "x"}).status_code == 403
+    clock.forward(60)
+    denied(10)
+    entries = ok(world.client("owner").get("/api/v1/orgs/acme/audit"))["items"]
+    assert [(entry["actor"], entry["data"].get("left_out")) for entry in entries] == [
+        ("member", 9),
+        ("lead", None),
+        ("member", None),
+    ]
+
+
+def test_what_a_client_claims_to_be_its_address_is_cut(world_on_both: World) -> None:
+    world = world_on_both
+    far = TestClient(world.app, base_url="http://corral.test", client=("x" * 300, 1))
+    headers = {"Authorization": f"Bearer {world.tokens['owner']}"}
+    assert far.patch("/api/v1/orgs/acme", json={"name": "Acme Ltd"}, headers=headers).status_code == 200
+    entries = ok(world.client("owner").get("/api/v1/orgs/acme/audit"))["items"]
+    assert entries[0]["address"] == "x" * 64
+
+
+def test_the_same_request_sent_twice_at_once_gets_one_answer(
+    world_on_both: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_on_both
+    recall, both = idempotency.recall, threading.Barrier(2)
+
+    def recall_together(*given: Any) -> Any:
+        found = recall(*given)
+        if not world.db.is_sqlite:  # there one waits for the other anyhow
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(5)
+            both.abort()
+        return found
+
+    monkeypatch.setattr(idempotency, "recall", recall_together)
+
+    def ask(_: int) -> Any:
+        body, headers = {"name": "ci", "scopes": ["all"]}, {"Idempotency-Key": "k1"}
+        return world.client("member").post("/api/v1/me/tokens", json=body, headers=headers)
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(ask, range(2))
+    assert (first.status_code, second.status_code) == (201, 201), (first.json(), second.json())
+    assert first.json()["id"] == second.json()["id"]
+
+
+def test_what_strangers_download_is_made_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+
+    def encoded(document: dict[str, Any]) -> bytes:
+        made.append(document)
+        return json.dumps(document).encode()
+
+    monkeypatch.setattr(openapi, "encoded", encoded)
+    first, again = (world.client().get("/api/v1/openapi.json") for _ in range(2))
+    assert first.json() == again.json() == world.app.openapi()
+    assert len(made) == 1
+    assert agent_files.install_script() is agent_files.install_script()
 
 
 def test_the_login_page_tells_what_to_do_and_holds_no_script(world: World) -> None:

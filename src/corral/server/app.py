@@ -30,6 +30,7 @@ from corral.server.routes import ROUTERS, bare_routes
 from corral.server.tunnel import Streams
 from corral.store.engine import Database
 from corral.usecases.attempts import Attempts
+from corral.usecases.denials import Denials
 from corral.usecases.tokens import LastUsed
 
 
@@ -51,7 +52,7 @@ def create_app(config: Config, db: Database, *, monotonic: Callable[[], float] =
         title="Corral",
         version=__version__,
         lifespan=lifespan,
-        openapi_url="/api/v1/openapi.json",
+        openapi_url=None,  # openapi.install serves it
         docs_url=None,
         redoc_url=None,
         middleware=[Middleware(RequestIds), Middleware(BodyLimit)],
@@ -60,6 +61,7 @@ def create_app(config: Config, db: Database, *, monotonic: Callable[[], float] =
     app.state.db = db
     app.state.last_used = LastUsed(db)
     app.state.attempts = Attempts()
+    app.state.denials = Denials()
     app.state.on_lease_lost = stop_process
     app.state.artefact = ArtefactStore(config.state_dir / "artefact")
     errors.install(app)
@@ -67,8 +69,8 @@ def create_app(config: Config, db: Database, *, monotonic: Callable[[], float] =
         # Not include_router: it hides the routes behind one that has no path to look a rule up by.
         app.router.routes.extend(router.routes)
     app.router.routes.extend(bare_routes())
-    _check_rules(app)
     openapi.install(app)
+    _check_rules(app)
     return app
 
 

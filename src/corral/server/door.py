@@ -27,10 +27,12 @@ from corral.store.engine import Database
 from corral.store.transaction import Actor, Tx
 from corral.usecases import idempotency
 from corral.usecases.context import Context
-from corral.usecases.denials import worth_recording
+from corral.usecases.denials import Denials, worth_recording
 from corral.usecases.identity import Caller, Place, enter
 
 V = TypeVar("V", bound=BaseModel)
+ADDRESS_MAX = 64
+"""Characters kept of an address: behind a proxy, what a client claims may be of any length."""
 
 
 class Door:
@@ -41,9 +43,13 @@ class Door:
         self._request = request
         self._db: Database = request.app.state.db
         method = request.scope.get("method", "WS")
-        self.rule: Rule = ROUTES[(method, template or request.scope["route"].path)]
+        template = template or request.scope["route"].path
+        self.rule: Rule = ROUTES[(method, template)]
+        self._template = f"{method} {template}"
         self.caller = Caller(
-            _bearer(request), request.client.host if request.client else "", str(request.scope["state"]["request_id"])
+            _bearer(request),
+            request.client.host[:ADDRESS_MAX] if request.client else "",
+            str(request.scope["state"]["request_id"]),
         )
         self.place = Place(_name(request, "org"), _name(request, "ws"))
         self._route = f"{method} {request.url.path}"
@@ -89,6 +95,12 @@ class Door:
         has null there.
         """
         key = self.key(body)
+        try:
+            return self._created(key, make, status)
+        except idempotency.Racing:
+            return self._created(key, make, status)  # what came first is committed now: this finds its answer
+
+    def _created(self, key: idempotency.Key | None, make: Callable[[Context], V], status: int) -> JSONResponse:
         with self.write() as ctx:
             stored = idempotency.recall(ctx, key) if key else None
             if stored is not None:
@@ -112,14 +124,16 @@ class Door:
         """Audit a refusal, if it is worth it."""
         if refusal.code != "FORBIDDEN":
             return
+        denials: Denials = self._request.app.state.denials
+        with self._db.read() as tx:
+            who, now = worth_recording(tx, self.caller, self.place), tx.now
+        left_out = denials.left_out(who.user.id, self._template, now) if who is not None else None
+        if who is None or left_out is None:
+            return
+        data = {"route": self._route, "why": refusal.message, **({"left_out": left_out} if left_out else {})}
         with self._db.write() as tx:
-            who = worth_recording(tx, self.caller, self.place)
-            if who is None:
-                return
             actor = Actor("user", who.user.id, who.user.login, self.caller.address, self.caller.request_id)
-            tx.record(
-                Entry("access.denied", Subject(org=who.org_id), {"route": self._route, "why": refusal.message}), actor
-            )
+            tx.record(Entry("access.denied", Subject(org=who.org_id), data), actor)
 
 
 # Async though they wait for nothing: the framework takes a plain function to a worker thread, which costs more than it.

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from corral.domain.errors import CODES
 from corral.domain.permissions import ROUTES, Rule, Who
 
+URL = "/api/v1/openapi.json"
 _ERROR = {
     "type": "object",
     "description": "Every error. `message` says what to do next; `request_id` finds it in the site's log.",
@@ -38,7 +44,7 @@ _KEY = {
 
 
 def install(app: FastAPI) -> None:
-    """Make `app.openapi()` give the whole document."""
+    """Make `app.openapi()` give the whole document, and serve it."""
 
     def whole() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -46,6 +52,20 @@ def install(app: FastAPI) -> None:
         return app.openapi_schema
 
     app.openapi = whole  # type: ignore[method-assign]
+    made: bytes | None = None
+
+    async def served(_request: Request) -> Response:
+        nonlocal made
+        if made is None:
+            # Once: it is large, and everybody may ask for it while the loop is to hear machines.
+            made = await run_in_threadpool(lambda: encoded(whole()))
+        return Response(made, media_type="application/json")
+
+    app.router.routes.append(Route(URL, served, methods=["GET"]))
+
+
+def encoded(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _document(app: FastAPI) -> dict[str, Any]:

@@ -18,6 +18,13 @@ from corral.usecases.context import Context
 KEPT_FOR = timedelta(days=1)
 
 
+class Racing(Refusal):
+    """The same request, sent at the same time, came first. Ask again: its answer is there now."""
+
+    def __init__(self) -> None:
+        super().__init__("CONFLICT", "The same request is being answered just now. Send it again to get that answer.")
+
+
 @dataclass(frozen=True)
 class Key:
     """A request's key. `body` is the canonical JSON of what was asked; `route` method and path."""
@@ -49,9 +56,9 @@ def recall(ctx: Context, key: Key) -> Stored | None:
 def remember(ctx: Context, key: Key, status: int, answer: dict[str, Any]) -> None:
     """Keep the answer (without secrets) beside what the same transaction made.
 
-    Errors: `CONFLICT` when the same request, sent at the same time, came first: this one must make nothing.
+    Errors: `Racing` when the same request, sent at the same time, came first: this one must make nothing.
     """
     rows.drop(ctx.tx, ctx.user.id, key.key, ctx.now - KEPT_FOR)
     body_hash = hashlib.sha256(key.body).digest()
     if not rows.put(ctx.tx, ctx.user.id, key.key, key.route, body_hash, status, answer):
-        raise Refusal("CONFLICT", "The same request is being answered just now. Send it again to get that answer.")
+        raise Racing

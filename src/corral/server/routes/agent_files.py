@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import resources
 
 from starlette.concurrency import run_in_threadpool
@@ -16,6 +17,7 @@ INSTALL = "/api/v1/install.sh"
 ARTEFACT = "/api/v1/agent/artefact/{file}"
 
 
+@cache
 def install_script() -> bytes:
     return resources.files("corral.agent").joinpath("install.sh").read_bytes()
 

@@ -48,6 +48,7 @@ def test_removal_by_force_ends_session_streams_work_and_credential_for_ever(new_
     assert (refused.value.code, "box" in refused.value.message) == ("NODE_IN_USE", True)
     cluster.remove(machine.name, force=True)
     assert session.wait(5) == 255
+    eventually(lambda: "this machine was removed" in machine.log, 5)
     ended = stack.show(id)
     assert (ended.state, "lost" in ended.reason) == ("failed", True)
     assert ground.rows(stack, "select count(*) from allocations where released_at is null") == [(0,)]

@@ -15,6 +15,7 @@ from corral.agent.calls import ThreadCalls
 from corral.agent.converge import Converger
 from corral.agent.drivers.base import DriverError
 from corral.agent.state import StateFolder
+from corral.agent.waiting import cancelled
 from corral.agent.work import BootClock, WorkFolder
 from corral.protocol.messages import AllocationReport, AllocationState, Desired, DesiredAllocation
 from tests.agent.fake_site import run, until
@@ -428,6 +429,28 @@ def test_a_driver_that_breaks_unexpectedly_does_not_end_the_task(tmp_path: Path)
             b.driver.fail["start"] = [KeyError("Id")]  # type: ignore[list-item]
             b.tell(want())
             await b.reached(AllocationState.RUNNING)
+
+    run(test)
+
+
+def test_a_task_that_died_of_a_bug_comes_back_without_a_word_from_the_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, bugs = allocation.Allocation._start, [ZeroDivisionError("a bug")]
+
+    async def breaks_once(self: allocation.Allocation) -> None:
+        if bugs:
+            raise bugs.pop()
+        await start(self)
+
+    async def test() -> None:
+        async with box(tmp_path) as b:
+            monkeypatch.setattr(allocation.Allocation, "_start", breaks_once)
+            b.tell(want())
+            await until(lambda: not bugs, "it broke")
+            supervised = asyncio.get_running_loop().create_task(b.work.supervise(0.01))
+            await b.reached(AllocationState.RUNNING)
+            await cancelled(supervised)
 
     run(test)
 

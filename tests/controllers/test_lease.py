@@ -9,11 +9,11 @@ import sys
 import threading
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from corral.controllers.lease import LASTS, Lease, LeaseTaken, is_dead, process_name
 from corral.domain.errors import Refusal
-from corral.store import lease
+from corral.store import engine, lease
 from corral.store.engine import Database
 from corral.store.tables.site import sites
 from tests.conftest import Clock
@@ -115,5 +115,26 @@ def test_the_lease_is_renewed_and_given_back(db: Database, clock: Clock) -> None
             return bool(tx.scalar(select(sites.c.lease_until)) == clock.now + LASTS)
 
     eventually(renewed)
+    asyncio.run(mine.stop())
+    assert holder(db) is None
+
+
+def test_a_process_that_was_away_for_longer_than_its_lease_writes_nothing_until_it_has_renewed_it(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure_site(db)
+    mine = Lease(db, never, every_s=1000)
+    asyncio.run(mine.start())
+    began = engine.boot_time()
+    with pytest.raises(Refusal, match="renew its lease"), db.write() as tx:  # stopped in the middle of a transaction
+        tx.run(update(sites).values(contact="lost"))
+        monkeypatch.setattr(engine, "boot_time", lambda: began + LASTS.total_seconds() + 1)
+    with pytest.raises(Refusal, match="renew its lease"), db.write():
+        pass
+    with db.read() as tx:
+        assert tx.scalar(select(sites.c.contact)) == ""
+    assert mine._take()
+    with db.write() as tx:
+        tx.run(update(sites).values(contact="kept"))
     asyncio.run(mine.stop())
     assert holder(db) is None

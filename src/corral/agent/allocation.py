@@ -243,7 +243,13 @@ class Allocation:
     def run(self) -> None:
         """Have its task run, if there is anything left to do."""
         if not self.ended and (self._task is None or self._task.done()):
+            self._say_why_it_died()
             self._task = asyncio.get_running_loop().create_task(self._converge())
+
+    def _say_why_it_died(self) -> None:
+        error = None if self._task is None or self._task.cancelled() else self._task.exception()
+        if error is not None:
+            log.error("allocation %s: its task ended unexpectedly; it goes on", self.id, exc_info=error)
 
     async def close(self) -> None:
         """End its task; its container goes on."""

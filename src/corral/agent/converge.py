@@ -188,6 +188,7 @@ class Converger:
                 delay = every_s
             else:
                 delay = wait.next()
+            self._run_all()  # a task that died of a bug comes back
             for have in list(self._all.values()):
                 have.keep()
             await set_or_after(self._look_now, delay)

@@ -1,12 +1,14 @@
 """One control plane process serves a site: it holds the site's lease and renews it (design decision 15).
 
-A second process refuses to start and says who serves. A process that finds another holder has
-been away too long: it writes nothing more and stops. A holder that died on this host is found
-dead by its process id and start time, so a restart after a crash does not wait for its lease.
+A second process refuses to start and says who serves. A process that was away for longer than its lease
+writes nothing until it has renewed it; one that finds another holder writes nothing more and stops. A holder
+that died on this host is found dead by its process id and start time, so a restart after a crash does not wait
+for its lease.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -17,7 +19,7 @@ from pathlib import Path
 
 from structlog import get_logger
 
-from corral.store import lease
+from corral.store import engine, lease
 from corral.store.engine import Database
 
 log = get_logger()
@@ -51,15 +53,20 @@ class Lease:
         self._end.set()
         self._thread.join()
         if not self._db.fenced:
-            with self._db.write() as tx:
+            with self._db.write(of_lease=True) as tx:
                 lease.give_back(tx, self._me)
+        self._db.writes_until = math.inf
 
     def _take(self) -> bool:
-        with self._db.write() as tx:
+        since = engine.boot_time()
+        with self._db.write(of_lease=True) as tx:
             row = lease.held(tx)
             holder = row["lease_holder"] if row is not None else None
             dead = holder if holder is not None and is_dead(holder) else None
-            return lease.take(tx, self._me, tx.now + LASTS, dead)
+            took = lease.take(tx, self._me, tx.now + LASTS, dead)
+        if took:
+            self._db.writes_until = since + LASTS.total_seconds()
+        return took
 
     def _keep(self) -> None:
         while not self._end.wait(self._every_s):

@@ -19,6 +19,7 @@ from corral.controllers.last_used import LastUsedWriter
 from corral.controllers.lease import Lease, stop_process
 from corral.controllers.liveness import Liveness
 from corral.controllers.placement import PlacementWorker
+from corral.controllers.retention import Retention
 from corral.domain.permissions import ROUTES
 from corral.server import errors, openapi
 from corral.server.agents import Hub
@@ -96,6 +97,7 @@ def _parts(app: FastAPI, monotonic: Callable[[], float]) -> Iterator[Part]:
     state.liveness = Liveness(state.db, heard, state.config.every_s, state.hub.hear_again)
     yield state.liveness
     yield LastUsedWriter(state.last_used)
+    yield Retention(state.db)
     state.live = Live(state.db)
     yield state.live
     state.placer = PlacementWorker(state.db, heard.settled)

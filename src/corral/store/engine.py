@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -33,6 +35,11 @@ Listener = Callable[[Sequence[Signal], int | None], None]
 
 JOURNAL_LOCK = 0x436F7272616C  # "Corral": the advisory lock under which journal entries are appended
 MIGRATION_LOCK = JOURNAL_LOCK + 1
+
+
+def boot_time() -> float:
+    """Return seconds since this machine was switched on; goes on while it sleeps or this process is stopped."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def utc_now() -> datetime:
@@ -60,6 +67,8 @@ class Database:
         self._writing = threading.Lock()
         self.fenced = ""
         """Why this process may not write any more ("" = it may): another one holds the site's lease."""
+        self.writes_until = math.inf
+        """On `boot_time`: when its lease is over unless renewed, and another process may write."""
         if self.is_sqlite:
             _make_private(self.url)
             self._writer = _sqlite_engine(self.url, "BEGIN IMMEDIATE", size=1)
@@ -85,18 +94,35 @@ class Database:
         return lambda: self._listeners.remove(listener)
 
     @contextmanager
-    def write(self) -> Iterator[Tx]:
-        """A read-write transaction: commits at the end, rolls back when the body raises."""
-        if self.fenced:
-            raise Refusal("UNAVAILABLE", self.fenced)
+    def write(self, *, of_lease: bool = False) -> Iterator[Tx]:
+        """A read-write transaction: commits at the end, rolls back when the body raises.
+
+        `of_lease`: it takes, renews or gives back the lease, so it needs none. Errors: `UNAVAILABLE` (no lease).
+        """
+        check = self._check_fence if of_lease else self._check_lease
+        check()
         if not self.is_sqlite:
-            with self._transaction(self._writer) as tx:
+            with self._transaction(self._writer, check) as tx:
                 yield tx
             return
         # The lock is held until after the commit; listeners run outside of it.
-        with self._locked_transaction() as tx:
+        with self._locked_transaction(check) as tx:
             yield tx
         self._notify(tx)
+
+    def _check_fence(self) -> None:
+        if self.fenced:
+            raise Refusal("UNAVAILABLE", self.fenced)
+
+    def _check_lease(self) -> None:
+        """A process that was stopped for a while notices here, before it renews its lease or learns that it lost it."""
+        self._check_fence()
+        if boot_time() > self.writes_until:
+            raise Refusal(
+                "UNAVAILABLE",
+                "This control plane was away and has to renew its lease on the site. Try again in a moment.",
+                retry_after_s=5,
+            )
 
     @contextmanager
     def read(self) -> Iterator[Tx]:
@@ -105,18 +131,20 @@ class Database:
             yield Tx(conn, self._now(conn))
 
     @contextmanager
-    def _locked_transaction(self) -> Iterator[Tx]:
+    def _locked_transaction(self, check: Callable[[], None]) -> Iterator[Tx]:
         with self._writing, self._writer.begin() as conn:
             tx = Tx(conn, self._now(conn))
             yield tx
             tx.append_journal()
+            check()
 
     @contextmanager
-    def _transaction(self, engine: Engine) -> Iterator[Tx]:
+    def _transaction(self, engine: Engine, check: Callable[[], None]) -> Iterator[Tx]:
         with engine.begin() as conn:
             tx = Tx(conn, self._now(conn), journal_lock=JOURNAL_LOCK)
             yield tx
             tx.append_journal()
+            check()
         self._notify(tx)
 
     def _notify(self, tx: Tx) -> None:

@@ -13,9 +13,15 @@ from typing import Any
 
 from corral.domain.errors import Refusal
 from corral.store import idempotency as rows
+from corral.store.transaction import Tx
 from corral.usecases.context import Context
 
 KEPT_FOR = timedelta(days=1)
+
+
+def forget_old(tx: Tx) -> int:
+    """Forget answers whose day is over; return how many."""
+    return rows.drop_older(tx, tx.now - KEPT_FOR)
 
 
 class Racing(Refusal):

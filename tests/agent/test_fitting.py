@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from corral.agent.allocation import LOG_LINE, LOG_SENT, TAIL_BYTES, Allocation
 from corral.agent.calls import ThreadCalls
 from corral.agent.converge import Converger
-from corral.agent.fitting import fitted
+from corral.agent.fitting import first_that_fit, fitted
 from corral.agent.state import StateFolder
-from corral.agent.work import BootClock, End, Record, WorkFolder
+from corral.agent.work import BootClock, End, Record, WorkFolder, WorkMemory
 from corral.protocol import codec
-from corral.protocol.messages import AllocationReport, AllocationState, LogLine, Report
+from corral.protocol.messages import AllocationReport, AllocationState, Desired, LogLine, Report
 from corral.server.serving import MAX_FRAME
 from tests.agent.scripted import ScriptedDriver, want
 
@@ -84,3 +84,24 @@ async def all_ended(tmp_path: Path) -> tuple[AllocationReport, ...]:
         return work.reports()
     finally:
         calls.close()
+
+
+def test_work_that_is_described_fits_into_a_frame_and_each_has_its_turn(tmp_path: Path) -> None:
+    keys = tuple("ssh-ed25519 " + "k" * 8_000 for _ in range(20))
+    wants = [want(f"a{n}", authorized_keys=keys) for n in range(20)]
+    assert [one.id for one in first_that_fit(wants[:2], budget=1)] == ["a0"]
+
+    async def test() -> None:
+        calls = ThreadCalls(1, "described")
+        work = Converger("m1", ScriptedDriver(tmp_path), WorkMemory(), calls, BootClock())
+        work.accept(Desired(tuple(wants)))
+        described = set()
+        for _ in range(200):
+            said = work.describe([one.id for one in wants])
+            assert len(codec.encode("described", said).encode()) < MAX_FRAME
+            described |= {one.id for one in said.allocations}
+        assert described == {one.id for one in wants}
+        await work.close()
+        calls.close()
+
+    asyncio.run(test())

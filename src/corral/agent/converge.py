@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,7 +18,7 @@ from corral.agent.allocation import Allocation
 from corral.agent.backoff import Doubling
 from corral.agent.calls import Calls
 from corral.agent.drivers.base import Driver, DriverError, Running, RuntimeUnavailable
-from corral.agent.fitting import fitted
+from corral.agent.fitting import first_that_fit, fitted
 from corral.agent.state import Unwritable
 from corral.agent.waiting import set_or_after
 from corral.agent.work import BootClock, Record, Works, known_id
@@ -133,8 +134,13 @@ class Converger:
                 self._all[name].log_seen(number)
 
     def describe(self, allocations: Sequence[str]) -> Described:
-        """Return what this machine was told of allocations that the site does not know."""
-        return Described(tuple(self._all[name].record.want for name in allocations if name in self._all))
+        """Return what this machine was told of allocations that the site does not know.
+
+        As much as fits into a frame, another part each time: the site asks again for the rest.
+        """
+        wants = [self._all[name].record.want for name in allocations if name in self._all]
+        random.shuffle(wants)
+        return Described(first_that_fit(wants))
 
     # -- what is reported -------------------------------------------------------------------
 

@@ -10,10 +10,14 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 
-from corral.protocol.messages import AllocationReport, LogLine
+from corral.protocol.codec import to_plain
+from corral.protocol.messages import AllocationReport, DesiredAllocation, LogLine
 
 TEXT_BYTES = 384 * 1024
 """Of all log lines and tails in one report, as they are encoded. The rest of a full machine is well below as much."""
+
+WORK_BYTES = 512 * 1024
+"""Of all work that is described in one frame."""
 
 
 def fitted(reports: Iterable[AllocationReport], budget: int = TEXT_BYTES) -> tuple[AllocationReport, ...]:
@@ -24,6 +28,17 @@ def fitted(reports: Iterable[AllocationReport], budget: int = TEXT_BYTES) -> tup
     whole = tuple(reports)
     talking = sum(1 for one in whole if one.log or one.log_tail)
     return tuple(_cut(one, budget // talking) if one.log or one.log_tail else one for one in whole)
+
+
+def first_that_fit(wants: Iterable[DesiredAllocation], budget: int = WORK_BYTES) -> tuple[DesiredAllocation, ...]:
+    """Return as many from the first on as `budget` bytes hold, encoded; one at least. The rest is asked for again."""
+    fit: list[DesiredAllocation] = []
+    for want in wants:
+        budget -= len(json.dumps(to_plain(want), ensure_ascii=False).encode(errors="surrogatepass"))
+        if budget < 0 and fit:
+            break
+        fit.append(want)
+    return tuple(fit)
 
 
 def _cut(report: AllocationReport, share: int) -> AllocationReport:

@@ -77,8 +77,10 @@ def put(tx: Tx, scope: Scope, workspace_id: str, cluster_id: str, gpu_quota: int
         tx.run(insert(access).values(**row, **values))
 
 
-def put_pools(tx: Tx, workspace_id: str, cluster_id: str, pools: Sequence[str]) -> None:
-    """Replace the pools of an access that `put` has made or found under its organisation's scope."""
+def put_pools(tx: Tx, scope: Scope, workspace_id: str, cluster_id: str, pools: Sequence[str]) -> None:
+    """Replace the pools of an access. Errors: `LookupError` when the organisation has no such access."""
+    if get(tx, scope, workspace_id, cluster_id) is None:
+        raise LookupError(f"no access of {workspace_id} to {cluster_id} in {scope.org}")
     here = (access_pools.c.workspace_id == workspace_id) & (access_pools.c.cluster_id == cluster_id)
     tx.run(delete(access_pools).where(here))
     rows = [{"workspace_id": workspace_id, "cluster_id": cluster_id, "pool": pool} for pool in pools]

@@ -51,10 +51,14 @@ def lock(tx: Tx, user_id: str, named: str) -> RowMapping | None:
     return tx.one(mine.where(ssh_keys.c.id == named)) or tx.one(mine.where(ssh_keys.c.name == named))
 
 
-def attached(tx: Tx, key_id: str) -> Sequence[RowMapping]:
-    """Return `org_id` and `workload_id` of what a key (its owner's, locked) is attached to, in any organisation."""
-    query = select(workload_ssh_keys.c.org_id, workload_ssh_keys.c.workload_id)
-    return tx.all(query.where(workload_ssh_keys.c.key_id == key_id).order_by(workload_ssh_keys.c.workload_id))
+def attached(tx: Tx, user_id: str, key_id: str) -> Sequence[RowMapping]:
+    """Return `org_id` and `workload_id` of what a person's key (locked) is attached to, in any organisation."""
+    return tx.all(
+        select(workload_ssh_keys.c.org_id, workload_ssh_keys.c.workload_id)
+        .join(ssh_keys, ssh_keys.c.id == workload_ssh_keys.c.key_id)
+        .where(ssh_keys.c.user_id == user_id, workload_ssh_keys.c.key_id == key_id)
+        .order_by(workload_ssh_keys.c.workload_id)
+    )
 
 
 def detach(tx: Tx, scope: Scope, workload_id: str, key_id: str) -> Sequence[str]:
@@ -79,5 +83,5 @@ def detach(tx: Tx, scope: Scope, workload_id: str, key_id: str) -> Sequence[str]
     return [row["machine_id"] for row in rows]
 
 
-def remove(tx: Tx, key_id: str) -> None:
-    tx.run(delete(ssh_keys).where(ssh_keys.c.id == key_id))
+def remove(tx: Tx, user_id: str, key_id: str) -> None:
+    tx.run(delete(ssh_keys).where(ssh_keys.c.user_id == user_id, ssh_keys.c.id == key_id))

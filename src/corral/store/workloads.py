@@ -279,8 +279,8 @@ def last_queue_no(tx: Tx, scope: Scope, cluster_id: str) -> int:
     return int(number or 0)
 
 
-def machine_traits(tx: Tx, machine_ids: Collection[str]) -> dict[str, Row]:
-    """Return of each machine what people see beside a workload on it. Takes ids that a scoped question gave."""
+def machine_traits(tx: Tx, scopes: Collection[Scope], machine_ids: Collection[str]) -> dict[str, Row]:
+    """Return of each machine of these organisations what people see beside a workload on it."""
     if not machine_ids:
         return {}
     rows = tx.all(
@@ -288,7 +288,7 @@ def machine_traits(tx: Tx, machine_ids: Collection[str]) -> dict[str, Row]:
             machines.c.id,
             machines.c.inventory["network_mbps"].as_integer().label("network_mbps"),
             machines.c.inventory["storage_quota"].as_string().label("storage_quota"),
-        ).where(machines.c.id.in_(set(machine_ids)))
+        ).where(machines.c.org_id.in_([scope.org for scope in scopes]), machines.c.id.in_(set(machine_ids)))
     )
     return {row["id"]: row for row in rows}
 

@@ -101,7 +101,7 @@ def _set(ctx: Context, workspace_id: str, cluster_id: str, wanted: tuple[Sequenc
         return
     fleet.touch(ctx.tx, ctx.scope, cluster_id)
     rows.put(ctx.tx, ctx.scope, workspace_id, cluster_id, wanted[1])
-    rows.put_pools(ctx.tx, workspace_id, cluster_id, wanted[0])
+    rows.put_pools(ctx.tx, ctx.scope, workspace_id, cluster_id, wanted[0])
     subject = Subject(org=ctx.org.id, cluster=cluster_id, workspace=workspace_id)
     ctx.record("workspace.access", subject, before=before, after=after)
 

@@ -148,7 +148,7 @@ def _built(ctx: Context, rows: Sequence[Row]) -> list[ComputeCluster]:
     tx, ids = ctx.tx, [row["id"] for row in rows]
     held = allocations.of_workloads(tx, ctx.scope, ids)
     gpus = allocations.held_gpus(tx, ctx.scope, [one["id"] for one in held.values()])
-    traits = workloads.machine_traits(tx, [one["machine_id"] for one in held.values()])
+    traits = workloads.machine_traits(tx, [ctx.scope], [one["machine_id"] for one in held.values()])
     slugs = workloads.cluster_slugs(tx, ctx.scope)
     mine = workloads.with_keys_of(tx, ctx.scope, ctx.user.id, ids)
     found = []

@@ -219,7 +219,8 @@ def create_many(tx: Tx, fleets: Fleets, asks: Sequence[CreateAsk]) -> list[idemp
         except Refusal as refusal:
             answers[waiting.number] = refusal
     _write(tx, tenancies, made)
-    traits = workloads.machine_traits(tx, [new.plan.machine_id for new in made if new.plan is not None])
+    scopes = {tenancy.scope for tenancy in tenancies.values()}
+    traits = workloads.machine_traits(tx, scopes, [new.plan.machine_id for new in made if new.plan is not None])
     for new in made:
         answers[new.one.number] = _answer(new, traits)
     return [answers[number] for number in range(len(asks))]

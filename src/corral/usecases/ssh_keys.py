@@ -75,11 +75,11 @@ def remove(ctx: Context, named: str) -> None:
     row = rows.lock(ctx.tx, ctx.user.id, named)
     if row is None:
         raise not_found()
-    for place in rows.attached(ctx.tx, row["id"]):
+    for place in rows.attached(ctx.tx, ctx.user.id, row["id"]):
         for machine_id in rows.detach(ctx.tx, Scope(place["org_id"]), place["workload_id"], row["id"]):
             ctx.wake(Wake.DESIRED, machine_id)
         ctx.wake(Wake.STREAMS, place["workload_id"])
-    rows.remove(ctx.tx, row["id"])
+    rows.remove(ctx.tx, ctx.user.id, row["id"])
     ctx.record("ssh_key.removed", Subject(), name=row["name"], fingerprint=row["fingerprint"])
 
 

@@ -7,20 +7,26 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from sqlalchemy import select, update
 
 from corral.controllers.placement import PlacementWorker
+from corral.domain import placement as choose
 from corral.domain.allocations import Seen
 from corral.domain.compute_clusters import Creation
 from corral.domain.errors import Refusal
+from corral.store import fleet
 from corral.store.tables.machines import gpus
 from corral.store.tables.users import api_tokens
 from corral.store.tables.workloads import gpu_holds, workloads
+from corral.store.transaction import Scope, Tx
+from corral.usecases import queue
+from corral.usecases.fleets import Fleets
 from corral.usecases.idempotency import Key
 from tests.conftest import Clock
-from tests.placing import allocation, ask, check_invariants, report, saying, terminate, workload
+from tests.placing import allocation, ask, check_invariants, create, report, saying, terminate, workload
 from tests.world import World
 
 
@@ -138,3 +144,135 @@ def test_a_token_revoked_before_its_turn_creates_nothing(world_on_both: World, p
     with world_on_both.db.write() as tx:
         tx.run(update(api_tokens).values(revoked_at=tx.now))
     assert outcome(world_on_both, placer, Creation("dev")) == "UNAUTHENTICATED"
+
+
+# ---- what the queue costs the others
+
+
+def quiet(world: World) -> PlacementWorker:
+    """Return a worker whose turns a test takes itself."""
+    worker = PlacementWorker(world.db)
+    worker._next_tick = float("inf")
+    return worker
+
+
+def calls(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[tuple[str, tuple[Any, ...]]]:
+    """Return what of the queue is called from now on, with what."""
+    seen: list[tuple[str, tuple[Any, ...]]] = []
+
+    def noted(name: str) -> Callable[..., Any]:
+        real = getattr(queue, name)
+
+        def call(*given: Any) -> Any:
+            seen.append((name, given))
+            return real(*given)
+
+        return call
+
+    for name in names:
+        monkeypatch.setattr(queue, name, noted(name))
+    return seen
+
+
+def turn(worker: PlacementWorker) -> None:
+    """Let five seconds pass."""
+    worker._next_queue = 0.0
+    worker._look_after(set())
+
+
+def test_a_queue_is_tried_again_and_told_why_only_when_something_changed(
+    world_on_both: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_on_both
+    asked = calls(monkeypatch, "advance", "reasons")
+    create(world, Creation("waits", gpus=1, wait=True))
+    worker = quiet(world)
+    for _ in range(3):
+        turn(worker)
+    assert [name for name, _ in asked] == ["advance", "reasons"]
+    world.add_machine("a", gpu_count=0)
+    for _ in range(3):
+        turn(worker)
+    assert [name for name, _ in asked] == ["advance", "reasons"] * 2
+    assert workload(world, "waits")["reason"] == "a: has no GPU, 1 asked"
+
+
+def test_why_something_waits_is_found_while_others_write(world_on_both: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, wrote = world_on_both, list[int]()
+    create(world, Creation("waits", gpus=1, wait=True))
+    world.add_machine("a", gpu_count=0)
+    why = choose.why_it_waits
+
+    def write() -> int:
+        cluster = world.ids.clusters["default"]
+        with world.db.write() as tx:
+            return fleet.lock(tx, Scope(world.ids.orgs["acme"]), cluster)
+
+    with ThreadPoolExecutor(1) as others:
+
+        def writing(*args: Any) -> str:
+            wrote.append(others.submit(write).result(timeout=20))
+            return why(*args)
+
+        monkeypatch.setattr(choose, "why_it_waits", writing)
+        turn(quiet(world))
+    assert wrote
+    assert workload(world, "waits")["reason"] == "a: has no GPU, 1 asked"
+
+
+def test_what_an_organisation_changes_makes_no_others_queue_be_tried(
+    world_on_both: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_on_both
+    create(world, Creation("waits", gpus=1, wait=True))
+    create(world, Creation("waits-too", gpus=1, wait=True), "rival")
+    tried = calls(monkeypatch, "advance")
+    worker = quiet(world)
+    worker._next_queue = float("inf")
+    stop = world.db.subscribe(worker._committed)
+    world.add_machine("theirs", "rival", gpu_count=1)
+    stop()
+    worker._look_after(worker._changed)
+    assert [given[2] for _, given in tried] == [world.ids.orgs["rival"]]
+    assert [workload(world, name)["queued"] for name in ("waits", "waits-too")] == [True, False]
+
+
+def test_a_question_is_answered_from_what_is_remembered(
+    world_on_both: World, placer: PlacementWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, read = world_on_both, list[int]()
+    world.add_machine("a", gpu_count=1)
+    changed_since = fleet.changed_since
+
+    def reading(tx: Tx, scope: Scope, cluster_id: str, version: int) -> fleet.Changes:
+        found = changed_since(tx, scope, cluster_id, version)
+        read.append(len(found.machines))
+        return found
+
+    monkeypatch.setattr(fleet, "changed_since", reading)
+
+    def where(gpus: int) -> str | None:
+        def explain(fleets: Fleets) -> queue.Explanation:
+            with world.act("member", "acme", "research") as ctx:
+                return queue.explain(ctx, fleets, Creation("x", gpus=gpus))
+
+        return placer.ask(explain).result(timeout=30).machine
+
+    assert [where(1), where(1), where(2)] == ["a", "a", None]
+    assert read == [1]
+    world.add_machine("b", gpu_count=2)
+    assert where(2) == "b"
+    assert read == [1, 1]
+    with pytest.raises(Refusal):
+        where(5000)
+
+
+def test_a_worker_that_ends_answers_what_was_asked_and_refuses_what_comes_later(world_on_both: World) -> None:
+    worker = PlacementWorker(world_on_both.db)
+    asked = [worker.ask(lambda fleets: "answer") for _ in range(5)]
+    asyncio.run(worker.start())
+    asyncio.run(worker.stop())
+    assert [one.result(timeout=0) for one in asked] == ["answer"] * 5
+    with pytest.raises(Refusal) as refused:
+        worker.ask(lambda fleets: 0)
+    assert refused.value.code == "UNAVAILABLE"

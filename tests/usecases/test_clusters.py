@@ -5,11 +5,13 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, insert, select, update
 
 from corral.domain.errors import Refusal
+from corral.store import clusters as rows
 from corral.store import journal
 from corral.store.tables.clusters import clusters as table
+from corral.store.tables.machines import machines
 from corral.store.tables.orgs import members, orgs
 from corral.store.transaction import Scope
 from corral.usecases import clusters
@@ -93,3 +95,19 @@ def test_renaming_changes_the_shown_name_only(world_on_both: World) -> None:
     with world_on_both.act("admin", org="acme") as ctx, pytest.raises(Refusal) as refused:
         clusters.rename(ctx, "elsewhere", "x")
     assert refused.value.code == "NOT_FOUND"
+
+
+def test_one_cluster_is_shown_by_counting_that_one(world_on_both: World) -> None:
+    world = world_on_both
+    with world.act("admin", org="acme") as ctx:
+        big = clusters.create_dedicated(ctx, "big", "Big")
+    world.add_machine("here", gpu_count=3)
+    world.add_machine("there", gpu_count=2)
+    with world.db.write() as tx:
+        tx.run(update(machines).where(machines.c.name == "there").values(cluster_id=big.id))
+    with world.act("admin", org="acme") as ctx:
+        counted = rows.counts(ctx.tx, ctx.scope, big.id)
+        shown = {one.slug: (one.machines, one.gpus) for one in (clusters.one(ctx, "big"), clusters.one(ctx, "default"))}
+        listed = {one.slug: (one.machines, one.gpus) for one in clusters.listed(ctx, None, 10)}
+    assert [(row["cluster_id"], row["machines"], row["up"], int(row["gpus"])) for row in counted] == [(big.id, 1, 1, 2)]
+    assert shown == listed == {"big": (1, 2), "default": (1, 3)}

@@ -6,13 +6,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, select
 
 from corral.domain import join_tokens as rules
 from corral.domain.errors import Refusal
 from corral.store.tables.access import access_pools
 from corral.store.tables.clusters import join_tokens as table
-from corral.store.tables.clusters import tenancies
 from corral.store.tables.orgs import members, orgs, workspaces
 from corral.usecases import clusters, join_tokens
 from corral.usecases.context import new_id

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.exc import IntegrityError
 
+from corral.domain import quotas
 from corral.domain.allocations import Seen
 from corral.domain.compute_clusters import Creation
 from corral.domain.errors import Refusal
@@ -43,7 +44,7 @@ def grant(world: World, pools: tuple[str, ...], quota: int | None = None) -> Non
     with world.db.write() as tx:
         fleet.touch(tx, scope, cluster)
         access.put(tx, scope, world.ids.workspaces["acme/research"], cluster, quota)
-        access.put_pools(tx, world.ids.workspaces["acme/research"], cluster, pools)
+        access.put_pools(tx, scope, world.ids.workspaces["acme/research"], cluster, pools)
 
 
 def advance(world: World, fleets: Fleets | None = None) -> None:
@@ -192,6 +193,21 @@ def test_a_quota_that_waits_holds_back_its_own_workspace_only_and_no_machine(wor
     grant(world, ("*",), quota=3)
     advance(world)
     assert not workload(world, "two")["queued"]
+
+
+def test_a_workspace_has_so_many_that_wait_and_no_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "MAX_WAITING", 2)
+    fleets = Fleets()
+    for number in range(2):
+        create(world, Creation(f"w{number}", vcpu=1000, wait=True), fleets=fleets)
+    refused = refusal(world, Creation("w2", vcpu=1000, wait=True))
+    assert (refused.code, refused.details) == ("QUEUE_FULL", {"waiting": 2})
+    assert code_of(world, Creation("w2", vcpu=1000, wait=True), fleets=fleets) == "QUEUE_FULL"
+    # Others' places, and what need not wait, are not touched by that.
+    assert code_of(world, Creation("w2", vcpu=1000, wait=True), "rival") == ""
+    assert code_of(world, Creation("w3", machine="a", wait=True), fleets=fleets) == ""
+    terminate(world, "w0")
+    assert code_of(world, Creation("w4", vcpu=1000, wait=True), fleets=fleets) == ""
 
 
 def test_terminating_what_waits_ends_it_at_once(world: World) -> None:

@@ -1,0 +1,241 @@
+"""What is remembered of tenancies: brought up to date by what changed, locked in one order (decisions 5 and 6)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import event, insert, select, update
+
+from corral.controllers.batches import Batches
+from corral.controllers.heard import Heard
+from corral.domain.allocations import Seen
+from corral.domain.compute_clusters import Creation
+from corral.domain.errors import Refusal
+from corral.domain.sessions import Opened
+from corral.server.agents import Hub
+from corral.store import allocations as store
+from corral.store import fleet, workloads
+from corral.store.tables.access import access, access_pools
+from corral.store.tables.clusters import clusters, tenancies
+from corral.store.tables.machines import machines
+from corral.store.tables.workloads import allocations
+from corral.store.transaction import Scope, Tx
+from corral.usecases import orgs, workload_life
+from corral.usecases.fleets import Fleets
+from corral.usecases.idempotency import Stored
+from corral.usecases.placement import create_many
+from tests.conftest import Clock
+from tests.placing import ask, create, report, saying, terminate
+from tests.world import World
+
+FIRST = "00000000-0000-7000-8000-000000000000"
+"""A cluster that sorts before the others."""
+
+
+@pytest.fixture
+def world(world_on_both: World) -> World:
+    return world_on_both
+
+
+def two_tenancies(world: World) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Give the organisation that sorts last the cluster that sorts first; return (organisation, cluster) of each."""
+    early, late = sorted(("acme", "rival"), key=lambda org: world.ids.orgs[org])
+    with world.db.write() as tx:
+        tx.run(insert(clusters).values(id=FIRST, hosted=False, created_at=tx.now))
+        mine = {"cluster_id": FIRST, "org_id": world.ids.orgs[late]}
+        tx.run(insert(tenancies).values(**mine, slug="big", name="Big", joined_at=tx.now))
+        granted = {"workspace_id": world.ids.workspaces[f"{late}/research"], "cluster_id": FIRST}
+        tx.run(insert(access).values(**granted, org_id=mine["org_id"], changed_at=tx.now))
+        tx.run(insert(access_pools).values(**granted, pool="*"))
+    return (world.ids.orgs[late], FIRST), (world.ids.orgs[early], world.ids.clusters["default"])
+
+
+def test_whatever_locks_several_tenancies_locks_them_in_one_order(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = two_tenancies(world)
+    locked: list[tuple[str, str]] = []
+    lock = fleet.lock
+
+    def seeing(tx: Tx, scope: Scope, cluster_id: str) -> int:
+        if (scope.org, cluster_id) not in locked:
+            locked.append((scope.org, cluster_id))
+        return lock(tx, scope, cluster_id)
+
+    monkeypatch.setattr(fleet, "lock", seeing)
+    for name, org in (("a", "acme"), ("b", "rival")):
+        world.add_machine(name, org)
+        if world.ids.orgs[org] == first[0]:
+            with world.db.write() as tx:
+                tx.run(update(machines).where(machines.c.name == name).values(cluster_id=FIRST))
+    big = {world.ids.orgs["acme"]: "acme", world.ids.orgs["rival"]: "rival"}[first[0]]
+    locked.clear()
+    with world.db.write() as tx:
+        asks = [
+            ask(world, Creation("w", cluster="big" if org == big else "default", time_limit_seconds=60), who)
+            for org, who in (("acme", "member"), ("rival", "rival"))
+        ]
+        assert all(isinstance(answer, Stored) for answer in create_many(tx, Fleets(), asks))
+    assert locked == [first, second]
+    locked.clear()
+    clock.forward(61)
+    with world.db.write() as tx:
+        workload_life.tick(tx)
+    assert locked == [first, second]
+    locked.clear()
+    asyncio.run(_acts_of_machines(world, [second, first]))
+    assert locked == [first, second]
+
+
+async def _acts_of_machines(world: World, where: list[tuple[str, str]]) -> None:
+    """Let a machine of each tenancy do something at the same moment."""
+    batches = Batches(world.db)
+    hub = Hub(world.db, batches, Heard(time.monotonic), world.config)
+
+    def locking(org: str, cluster: str) -> asyncio.Task[int]:
+        who = Opened("machine", org, cluster, "m", 1, "")
+        return asyncio.create_task(hub.act(who, lambda tx: fleet.lock(tx, Scope(org), cluster)))
+
+    acts = [locking(org, cluster) for org, cluster in where]
+    await asyncio.sleep(0)  # both are submitted
+    await batches.start()
+    await asyncio.gather(*acts)
+    await batches.stop()
+
+
+def test_what_is_remembered_is_what_would_be_read_anew(world: World) -> None:
+    scope, cluster = Scope(world.ids.orgs["acme"]), world.ids.clusters["default"]
+    remembered = Fleets()
+    for name in ("a", "b"):
+        world.add_machine(name, gpu_count=2)
+    create(world, Creation("on-a", gpus=2), fleets=remembered)
+    create(world, Creation("on-b", gpus=1))
+    for name in ("waits-1", "waits-2"):
+        create(world, Creation(name, gpus=2, wait=True))
+    steps: list[Callable[[], object]] = [
+        lambda: terminate(world, "on-a"),
+        lambda: report(world, "a", [saying(world, "on-a", Seen.GONE)]),
+        lambda: terminate(world, "waits-1"),
+        lambda: terminate(world, "on-b"),
+        lambda: report(world, "b", [saying(world, "on-b", Seen.GONE)]),
+        lambda: None,
+    ]
+    for step in steps:
+        with world.db.read() as tx:
+            known, anew = remembered.seen(tx, scope, cluster), Fleets().seen(tx, scope, cluster)
+        assert {ws: n for ws, n in known.live_gpus.items() if n} == {ws: n for ws, n in anew.live_gpus.items() if n}
+        assert [one.name for one in known.queue] == [one.name for one in anew.queue]
+        free = [{name: (m.vcpu, m.by_model) for name, m in t.fleet.machines.items()} for t in (known, anew)]
+        assert free[0] == free[1]
+        step()
+
+
+def test_when_one_machine_changed_nothing_else_is_read_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    scope, cluster = Scope(world.ids.orgs["acme"]), world.ids.clusters["default"]
+    for name in ("a", "b"):
+        world.add_machine(name, gpu_count=1)
+        create(world, Creation(f"on-{name}", gpus=1))
+    create(world, Creation("waits", gpus=1, wait=True))
+    remembered = Fleets()
+    with world.db.read() as tx:
+        remembered.seen(tx, scope, cluster)
+    with world.db.write() as tx:
+        fleet.touch(tx, scope, cluster, [world.ids.machines["a"]])
+    read: list[str] = []
+    queue, changed_since = workloads.queue, fleet.changed_since
+
+    def changes(tx: Tx, scope: Scope, cluster_id: str, version: int) -> fleet.Changes:
+        found = changed_since(tx, scope, cluster_id, version)
+        read.extend(facts.name for facts in found.machines)
+        read.extend(found.live_gpus)
+        return found
+
+    monkeypatch.setattr(fleet, "changed_since", changes)
+    monkeypatch.setattr(workloads, "queue", lambda *args: read.append("queue") or queue(*args))  # type: ignore[func-returns-value]
+    with world.db.read() as tx:
+        assert [one.name for one in remembered.seen(tx, scope, cluster).queue] == ["waits"]
+    assert read == ["a", world.ids.machines["a"]]
+    terminate(world, "waits")
+    with world.db.read() as tx:
+        assert remembered.seen(tx, scope, cluster).queue == []
+
+
+def test_who_asks_is_judged_under_the_lock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An organisation that is removed while an ask waits for its lock gets nothing more."""
+    at_the_lock, lock = threading.Event(), fleet.lock
+    removing = threading.current_thread()
+
+    def seeing(tx: Tx, scope: Scope, cluster_id: str) -> int:
+        if threading.current_thread() is not removing:
+            at_the_lock.set()
+        return lock(tx, scope, cluster_id)
+
+    monkeypatch.setattr(fleet, "lock", seeing)
+    with ThreadPoolExecutor(1) as pool:
+        with world.act("rival", "rival") as ctx:
+            orgs.remove(ctx)
+            asked = pool.submit(create, world, Creation("late", wait=True), "rival")
+            # SQLite has one writer: there the ask comes in only after the removal.
+            assert world.db.is_sqlite or at_the_lock.wait(20)
+        with pytest.raises(Refusal) as refused:
+            asked.result(timeout=30)
+    assert refused.value.code == "NOT_FOUND"
+    with world.db.read() as tx:
+        assert workloads.tenancies_with_queue(tx) == []
+
+
+def test_the_clocks_pass_reads_no_table_from_end_to_end(world: World) -> None:
+    """It comes each second, for all tenants; what is as it should be costs nothing."""
+    asked: list[tuple[str, Any]] = []
+    with world.db.write() as tx:
+
+        @event.listens_for(tx.conn, "before_cursor_execute")
+        def note(_conn: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, _many: bool) -> None:
+            asked.append((statement, parameters))
+
+        workload_life.due(tx)
+    with world.db.write() as tx:
+        if not world.db.is_sqlite:
+            tx.conn.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        for statement, parameters in asked:
+            explained = f"EXPLAIN {'QUERY PLAN' if world.db.is_sqlite else ''} {statement}"
+            plan = [str(row) for row in tx.conn.exec_driver_sql(explained, parameters)]
+            assert not [step for step in plan if ("SCAN" in step and "INDEX" not in step) or "Seq Scan" in step], plan
+            assert any("ix_" in step for step in plan), plan
+    assert len(asked) == 5
+
+
+def test_a_clock_pass_with_nothing_due_finds_nothing_and_each_kind_once(world: World, clock: Clock) -> None:
+    world.add_machine("a")
+    create(world, Creation("fine"))
+    with world.db.read() as tx:
+        assert not workload_life.due(tx)
+    with world.db.write() as tx:
+        long_ago = tx.now - timedelta(hours=1)
+        tx.run(update(allocations).values(mismatch_since=long_ago, stop_asked_at=long_ago, must_end_by=long_ago))
+        tx.run(update(machines).values(state="down", state_since=long_ago))
+    with world.db.read() as tx:
+        due = workload_life.due(tx)
+        assert len(due.differing) == 1
+        assert not due.overdue  # it was told to stop
+        assert tx.scalar(select(allocations.c.id)) == due.differing[0]["allocation_id"]
+
+
+def test_of_a_workloads_allocations_the_newest_is_read_and_no_other(world: World, clock: Clock) -> None:
+    world.add_machine("a")
+    create(world, Creation("dev"))
+    clock.forward(10)
+    with world.db.write() as tx:
+        old = tx.one(select(allocations))
+        assert old is not None
+        for name in ("newer", "newest"):
+            tx.run(insert(allocations).values(**{**old, "id": f"{name}-{old['id'][:20]}", "placed_at": tx.now}))
+        found = store.of_workloads(tx, Scope(world.ids.orgs["acme"]), [old["workload_id"]])
+    assert [row["id"] for row in found.values()] == [f"newest-{old['id'][:20]}"]

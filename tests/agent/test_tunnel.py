@@ -97,6 +97,18 @@ def test_bytes_go_both_ways_and_the_machine_shows_its_key(tmp_path: Path) -> Non
     run(test)
 
 
+def test_a_site_that_is_gone_is_found_out_by_tcp(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with bench(tmp_path) as b:
+            outside = await b.streams._dial(OpenStream("s1", "/api/v1/agent/streams/s1", "a1", 1, StreamTarget.SSH))
+            sock: socket.socket = outside.transport.get_extra_info("socket")
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 60
+            await outside.close()
+
+    run(test)
+
+
 def test_much_data_arrives_whole_in_both_directions_at_once(tmp_path: Path) -> None:
     async def test() -> None:
         async with bench(tmp_path) as b:

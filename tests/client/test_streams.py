@@ -99,6 +99,14 @@ def test_a_masked_frame_is_one_a_server_reads(payload: bytes) -> None:
     assert [event.data for event in events if isinstance(event, Frame)] == [payload]
 
 
+def test_a_stream_to_a_site_that_is_gone_is_found_out_by_tcp() -> None:
+    with _server(_echo) as site:
+        stream = open_stream(site, "/x")
+        assert stream._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert stream._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 60
+        stream.close()
+
+
 def test_a_refusal_says_what_the_site_said() -> None:
     answer = {"code": "NO_SSH_KEY", "message": "No key of yours.", "details": {"n": 1}, "request_id": "r"}
 

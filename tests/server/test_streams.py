@@ -7,6 +7,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ from tests.world import World
 
 DEV = "/api/v1/orgs/acme/workspaces/research/compute-clusters/dev"
 PING, CLOSE = 9, 8
+JOIN = {"protocol": 1, "token": "corj_x", "key": "ab" * 32, "hostname": "h", "release": "1"}
 
 
 @dataclass
@@ -219,3 +221,37 @@ def test_a_side_that_does_not_read_is_not_waited_for(monkeypatch: pytest.MonkeyP
     ws = WebSocket({"type": "websocket"}, never, never)
     ws.application_state = ws.client_state = WebSocketState.CONNECTED
     asyncio.run(asyncio.wait_for(tunnel._close(ws, 1000, "over"), DEADLINE_S))
+
+
+def test_people_who_take_up_every_thread_stop_no_machine_no_stream_and_no_listener(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, go_on, waiting = Door.read, threading.Event(), threading.Semaphore(0)
+
+    @contextmanager
+    def slowly(door: Door) -> Iterator[Context]:
+        if door._route.endswith("/me/tokens"):
+            waiting.release()
+            assert go_on.wait(DEADLINE_S)
+        with read(door) as ctx:
+            yield ctx
+
+    def ask(_: int) -> int:
+        return httpx.get(f"{ground.site.url}/api/v1/me/tokens", headers=ground.token(), timeout=60).status_code
+
+    monkeypatch.setattr(Door, "read", slowly)
+    with ThreadPoolExecutor(45) as people:
+        answers = people.map(ask, range(45))
+        try:
+            for _ in range(40):
+                assert waiting.acquire(timeout=DEADLINE_S)
+            with scripted.session(ground.site, ground.machine) as agent, ground.opened(agent):
+                assert agent.report().seq == 1
+            join = httpx.post(f"{ground.site.url}/api/v1/agent/join", json=JOIN, timeout=DEADLINE_S)
+            assert join.status_code == 404
+            events = f"{ground.site.url}/api/v1/orgs/acme/events/stream"
+            with httpx.stream("GET", events, headers=ground.token(), timeout=DEADLINE_S) as listening:
+                assert next(listening.iter_lines()) == "retry: 2000"
+        finally:
+            go_on.set()
+        assert list(answers) == [200] * 45

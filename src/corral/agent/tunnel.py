@@ -135,7 +135,7 @@ class Streams:
 
     async def _dial(self, ask: OpenStream) -> ClientConnection:
         url = self._site.websocket(ask.url)
-        return await connect(
+        connection = await connect(
             url,
             additional_headers={"Authorization": f"Bearer {self._key}"},
             ssl=self._site.tls if url.startswith("wss:") else None,
@@ -148,6 +148,12 @@ class Streams:
             write_limit=(WRITE_LIMIT, WRITE_LIMIT // 4),
             logger=QUIET,
         )
+        # No ping: its pong would wait behind data that a paused reader does not take. TCP finds a site that is gone.
+        sock: socket.socket = connection.transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4)):
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        return connection
 
 
 async def pump(outside: ClientConnection, inside: socket.socket) -> None:

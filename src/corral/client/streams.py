@@ -183,10 +183,19 @@ def _connect(site: Site) -> socket.socket:
     secure = parts.scheme == "https"
     sock = socket.create_connection((parts.hostname or "", parts.port or (443 if secure else 80)), timeout=15)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    _find_the_dead(sock)
     if not secure:
         return sock
     context = ssl.create_default_context(cadata=site.ca)
     return context.wrap_socket(sock, server_hostname=parts.hostname)
+
+
+def _find_the_dead(sock: socket.socket) -> None:
+    """Have TCP ask a silent site whether it is there: a stream may be silent, or paused, for as long as it likes."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, name):  # not on every system
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _upgrade(sock: socket.socket, host: str, target: str, token: str) -> Stream:

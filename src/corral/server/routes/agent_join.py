@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import msgspec
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -13,11 +12,13 @@ from starlette.routing import Route
 from corral.domain.errors import Refusal
 from corral.protocol.messages import PROTOCOL_VERSION, JoinAnswer, JoinRequest
 from corral.server.rate_limit import RateLimit
+from corral.server.threads import Threads
 from corral.store.engine import Database
 from corral.usecases import joining
 
 PATH = "/api/v1/agent/join"
 OLDEST_PROTOCOL = 1
+THREADS = 4
 BURST, PER_SECOND = 300, 5.0
 """Refused attempts of one address: a whole fleet may stand behind one, and guessing is hopeless anyhow."""
 
@@ -28,6 +29,7 @@ _decode = msgspec.json.Decoder(JoinRequest).decode
 def route() -> Route:
     """Return the route, with its own count of refused attempts."""
     limit = RateLimit(BURST, PER_SECOND)
+    threads = Threads(THREADS)
 
     async def join(request: Request) -> Response:
         address = request.client.host if request.client else ""
@@ -39,7 +41,8 @@ def route() -> Route:
                 retry_after_s=wait,
             )
         try:
-            answer = await run_in_threadpool(_join, request, await _body(request), address)
+            body = await _body(request)
+            answer = await threads.run(lambda: _join(request, body, address))
         except Refusal:
             limit.spend(address)
             raise

@@ -35,6 +35,14 @@ from tests.conftest import Clock
 from tests.placing import ask, create, report, saying, terminate
 from tests.world import World
 
+SMALL = (
+    "ix_allocations_must_end",
+    "ix_allocations_stopping",
+    "ix_allocations_differ",
+    "ix_machines_down",
+    "ix_workloads_out_of_sync",
+)
+"""Indexes of what is not as it should be."""
 FIRST = "00000000-0000-7000-8000-000000000000"
 """A cluster that sorts before the others."""
 
@@ -207,8 +215,11 @@ def test_the_clocks_pass_reads_no_table_from_end_to_end(world: World) -> None:
         for statement, parameters in asked:
             explained = f"EXPLAIN {'QUERY PLAN' if world.db.is_sqlite else ''} {statement}"
             plan = [str(row) for row in tx.conn.exec_driver_sql(explained, parameters)]
-            assert not [step for step in plan if ("SCAN" in step and "INDEX" not in step) or "Seq Scan" in step], plan
-            assert any("ix_" in step for step in plan), plan
+            scans = [step for step in plan if "Seq Scan" in step or ("SCAN" in step and "ix_" not in step)]
+            assert not scans, plan
+            # On so few rows PostgreSQL takes whichever index; SQLite takes it by the rules alone.
+            assert not world.db.is_sqlite or any(index in step for step in plan for index in SMALL), plan
+            assert not [step for step in plan if "SCAN" in step and not any(index in step for index in SMALL)], plan
     assert len(asked) == 5
 
 

@@ -168,17 +168,19 @@ def _unended() -> Select[Any]:
 # should be costs nothing.
 
 _MOMENT = bindparam("moment", type_=UtcTime())
+_DOWN = select(machines.c.id).where(
+    machines.c.state == literal_column("'down'"), machines.c.removed_at.is_(None), machines.c.state_since <= _MOMENT
+)
+_OUT_OF_SYNC = select(_W.id).where(_W.state == literal_column("'out_of_sync'"))
 _NOT_YET_DIFFERING = _unended().where(_W.state.in_(("provisioning", "active")))
 _OVERDUE = _unended().where(_A.must_end_by <= _MOMENT, _A.stop_asked_at.is_(None))
 _DIFFERING = (
     _NOT_YET_DIFFERING.where(_A.mismatch_since <= _MOMENT),
     _NOT_YET_DIFFERING.where(_A.stop_asked_at <= _MOMENT),
-    _NOT_YET_DIFFERING.where(
-        machines.c.state == literal_column("'down'"), machines.c.removed_at.is_(None), machines.c.state_since <= _MOMENT
-    ),
+    _NOT_YET_DIFFERING.where(_A.machine_id.in_(_DOWN)),
 )
 _MATCHING = _unended().where(
-    _W.state == literal_column("'out_of_sync'"),
+    _A.workload_id.in_(_OUT_OF_SYNC),
     _A.mismatch_since.is_(None),
     _A.stop_asked_at.is_(None),
     _A.seen_state == "running",

@@ -159,9 +159,9 @@ class Forgetful(Database):
     forgets = False
 
     @contextmanager
-    def write(self) -> Iterator[Tx]:
+    def write(self, *, of_lease: bool = False) -> Iterator[Tx]:
         try:
-            with super().write() as tx:
+            with super().write(of_lease=of_lease) as tx:
                 yield tx
                 if self.forgets:
                     raise _Undo

@@ -121,9 +121,7 @@ class Tx:
             return
         if self._journal_lock is not None:
             self.conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": self._journal_lock})
-        result = self.conn.execute(
-            insert(journal).returning(journal.c.seq, sort_by_parameter_order=True), entries
-        )
+        result = self.conn.execute(insert(journal).returning(journal.c.seq, sort_by_parameter_order=True), entries)
         self.last_seq = result.scalars().all()[-1]
 
     # Short ways to ask, so that the noun modules read as what they ask.

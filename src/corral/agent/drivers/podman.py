@@ -267,15 +267,18 @@ class PodmanDriver:
     def _create_and_start(self, want: DesiredAllocation, place: podman_spec.Place) -> None:
         call, name = self._service.call, podman_spec.container_name(want.id)
         body = podman_spec.create_body(want, self._config.machine, place)
+        self._service.ensure()
+        service = self._service.pid()
         created = call("POST", "/containers/create", body=body)
         if not created.ok and "already in use" in created.error():
             # A call that was broken off left it: a container not started yet, or only its name in the store.
             self._remove_container(want.id)
             self._delete(name)
             created = call("POST", "/containers/create", body=body)
-        self._service.expect("creating the container", created, retry=False)
+        self._service.expect("creating the container", created, retry=self._service.pid() != service)
         started = call("POST", f"/containers/{name}/start")
-        self._service.expect("starting the container", started, 304, retry=False)
+        # A no after the service died halfway is about what that left: the next try clears it away first.
+        self._service.expect("starting the container", started, 304, retry=self._service.pid() != service)
 
     def _finish(self, want: DesiredAllocation, container: Container, progress: Progress) -> Started:
         """Verify what runs; a container that has other GPUs than it should is removed at once."""

@@ -52,7 +52,10 @@ def test_of_acts_that_wait_together_one_that_fails_takes_nothing_of_the_others(d
     assert woken == [str(n) for n in good]
 
 
-def test_acts_that_wait_share_a_transaction_and_run_in_the_order_of_locks(db: Database, batches: Batches) -> None:
+def test_acts_that_wait_share_a_transaction_and_run_in_the_order_of_locks(
+    db: Database, batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("corral.controllers.batches.LONGEST_S", 60.0)
     order: list[tuple[str, int]] = []
     futures = [
         batches.submit((org, "c"), lambda tx, org=org: order.append((org, id(tx))))  # type: ignore[misc]
@@ -63,6 +66,23 @@ def test_acts_that_wait_share_a_transaction_and_run_in_the_order_of_locks(db: Da
         future.result(20)
     assert [org for org, _ in order] == ["a", "a", "b", "c"]
     assert len({tx for _, tx in order}) == 1
+
+
+def test_a_transaction_that_has_taken_its_time_takes_no_more_acts(
+    db: Database, batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("corral.controllers.batches.LONGEST_S", 0.0)
+    seen: list[tuple[int, list[int]]] = []
+
+    def act(tx: Tx, number: int) -> None:
+        seen.append((number, written(db)))
+        say(tx, number)
+
+    futures = [batches.submit(("o", "c"), lambda tx, n=n: act(tx, n)) for n in range(4)]  # type: ignore[misc]
+    asyncio.run(batches.start())
+    for future in futures:
+        future.result(20)
+    assert seen == [(number, list(range(number))) for number in range(4)]
 
 
 def test_when_the_shared_transaction_fails_each_act_is_done_again_alone(db: Database, batches: Batches) -> None:

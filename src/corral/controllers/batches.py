@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, TypeVar, cast
 
 from corral.store.engine import Database
@@ -19,6 +20,8 @@ from corral.store.transaction import Tx
 
 T = TypeVar("T")
 MAX_BATCH = 64
+LONGEST_S = 0.05
+"""After so long a transaction takes no more acts: what people change waits for the same locks."""
 
 
 @dataclass
@@ -78,19 +81,28 @@ class Batches:
         return batch, False
 
     def _do(self, batch: list[_Act]) -> None:
-        if len(batch) == 1:
-            self._do_one(batch[0])
-            return
+        while len(batch) > 1:
+            batch = self._do_some(batch)
+        for act in batch:
+            self._do_one(act)
+
+    def _do_some(self, batch: list[_Act]) -> list[_Act]:
+        """Do the first ones, as many as fit into a transaction; return the rest."""
         answers: list[tuple[Any, Exception | None]] = []
         try:
             with self._db.write() as tx:
-                answers = [_attempt(tx, act) for act in batch]
+                over = monotonic() + LONGEST_S
+                for act in batch:
+                    answers.append(_attempt(tx, act))
+                    if monotonic() >= over:
+                        break
         except Exception:  # the transaction as a whole failed: nothing of it counts, so each is done again alone
             for act in batch:
                 self._do_one(act)
-            return
-        for act, (answer, error) in zip(batch, answers, strict=True):
+            return []
+        for act, (answer, error) in zip(batch, answers, strict=False):
             _settle(act, answer, error)
+        return batch[len(answers) :]
 
     def _do_one(self, act: _Act) -> None:
         try:

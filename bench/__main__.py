@@ -70,7 +70,7 @@ class Bench:
                 self.found.setdefault("fleet", []).append(fleet.measure(site, asked.seconds))
         if "creations" in self.wanted:
             with self._told("postgresql"), ground.simulated(count, postgresql=True) as site:
-                self.found.setdefault("creations", []).append(creations.measure(site, asked.creations // 2))
+                self.found.setdefault("creations", []).append(creations.measure(site, asked.creations // 3))
 
     def _real(self) -> None:
         with self._told("podman"), ground.images() as store:

@@ -21,7 +21,7 @@ from tests.podman import make_key
 
 NAME = "bench"
 MEGABYTES = 300
-FIRST_TIMES, BYTES_TIMES = 9, 3
+FIRST_TIMES, BYTES_TIMES = 7, 3
 Command = Sequence[str]
 
 

@@ -11,13 +11,15 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import delete, update
 
+from corral.domain import secrets
 from corral.domain.events import Entry, Subject
 from corral.server import live
 from corral.server.routes import journal as routes
 from corral.store.engine import Database
 from corral.store.tables.orgs import members, workspace_members
+from corral.store.tables.users import api_tokens
 from corral.store.transaction import SITE, Actor, Wake
 from tests.live_server import Site, eventually, live_server
 from tests.world import World
@@ -207,11 +209,6 @@ def test_a_revoked_token_ends_the_stream_before_the_next_event(world: World) -> 
     with listening(world) as site:
         listener = Listener(site, token)
         with world.db.write() as tx:
-            from sqlalchemy import update
-
-            from corral.domain import secrets
-            from corral.store.tables.users import api_tokens
-
             parsed = secrets.parse(secrets.API, token)
             assert parsed is not None
             tx.run(update(api_tokens).where(api_tokens.c.public_id == parsed.public_id).values(revoked_at=tx.now))
@@ -299,6 +296,49 @@ def test_only_who_may_have_lost_a_right_is_looked_at_again(world: World, monkeyp
         for listener in listeners:
             listener.join()
     assert sorted(looked) == sorted([member, admin, member])
+
+
+@contextmanager
+def busy(world: World) -> Iterator[None]:
+    """Another organisation has news all the time."""
+    over = threading.Event()
+
+    def tell() -> None:
+        while not over.wait(0.02):
+            record(world, workspace="rival/research", n=0)
+
+    teller = threading.Thread(target=tell)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
+
+
+def test_an_expired_token_ends_its_stream_also_on_a_busy_site(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "HEARTBEAT_S", 0.2)
+    token = world.token("admin", ["org:read"], name="listener")
+    parsed = secrets.parse(secrets.API, token)
+    assert parsed is not None
+    with listening(world) as site, busy(world):
+        listener = Listener(site, token)
+        with world.db.write() as tx:  # time passes: nobody is woken
+            tx.run(update(api_tokens).where(api_tokens.c.public_id == parsed.public_id).values(expires_at=tx.now))
+        assert listener.ended.wait(10)
+        listener.join()
+
+
+def test_a_listener_hears_that_its_stream_lives_also_on_a_busy_site(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "HEARTBEAT_S", 0.2)
+    with listening(world) as site, busy(world):
+        listener = Listener(site, world.tokens["admin"])
+        eventually(lambda: sum("" in frame for frame in listener.frames) >= 3)
+        listener._stop = True
+        listener.join()
+    assert listener.numbers == []
 
 
 def test_a_person_has_only_so_many_event_streams(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

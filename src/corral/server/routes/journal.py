@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -179,17 +180,22 @@ class _Follow:
     async def run(self, listener: Listener, seq: int, reset: bool) -> AsyncIterator[bytes]:
         first = "event: reset" if reset else ": begin"
         yield f"retry: 2000\nid: {self.live.incarnation}.{seq}\n{first}\ndata: {{}}\n\n".encode()
+        beat_at = monotonic() + HEARTBEAT_S
         while not self.live.stopping:
-            woken = await self.live.changed(seq, HEARTBEAT_S)
-            if not woken or listener.stale:
+            woken = await self.live.changed(seq, max(0.0, beat_at - monotonic()))
+            # By time, not by news: others' news wake this listener too, and may never leave it a quiet moment.
+            beat = monotonic() >= beat_at
+            if beat or listener.stale:
                 # Whether this person may still listen, and to what. An expired token wakes nobody: look now and then.
                 listener.stale = False
                 try:
                     self._ears = await self.live.threads.run(lambda: _resolve(self._door, self._filters))
                 except Refusal:
                     return
-            if not woken:
+            if beat:
+                beat_at = monotonic() + HEARTBEAT_S
                 yield b": still here\n\n"
+            if not woken:
                 continue
             frames, seq = await self._next(seq)
             if frames:

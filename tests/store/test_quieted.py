@@ -10,11 +10,13 @@ from sqlalchemy import select
 
 from corral.domain.allocations import Seen
 from corral.domain.compute_clusters import Creation
+from corral.domain.events import LIMITED, TYPES, Class
 from corral.domain.inventory import Gpu, GpuState, Inventory
+from corral.domain.machines import Quarantine
 from corral.domain.sessions import Opened, Report
 from corral.store.quieted import A_MINUTE
 from corral.store.tables.journal import journal
-from corral.usecases import reports
+from corral.usecases import reports, sessions
 from tests.conftest import Clock
 from tests.placing import create, ref, saying
 from tests.world import World
@@ -56,6 +58,20 @@ def test_a_machine_that_changes_with_every_report_writes_so_much_a_minute_and_sa
     clock.forward(61)
     hear(world, _flips(A_MINUTE + 12))
     assert len(entries(world, "cluster.node.inventory")) == A_MINUTE + 1
+
+
+def test_what_the_audit_has_is_never_left_out(world: World) -> None:
+    assert {kind for kind in LIMITED if TYPES[kind][0] is not Class.EVENT} == set()
+    for number in range(A_MINUTE + 10):
+        hear(world, _flips(number))
+    with world.db.write() as tx:
+        sessions.quarantine(tx, ref(world, "gpu-1"), Quarantine.UNKNOWN_WORK, "It runs what nobody knows.")
+        sessions.quarantine(tx, ref(world, "gpu-1"), Quarantine.CLONE, "Two copies report in turn.")
+    told = entries(world, "cluster.node.unknown_work", "cluster.node.cloned")
+    assert [(entry["type"], entry["audit"]) for entry in told] == [
+        ("cluster.node.unknown_work", True),
+        ("cluster.node.cloned", True),
+    ]
 
 
 def test_an_entry_names_a_few_gpus_and_counts_the_rest(world: World) -> None:

@@ -105,14 +105,15 @@ LIMITED = frozenset(
     {
         "cluster.node.inventory",
         "cluster.node.condition",
-        "cluster.node.unknown_work",
-        "cluster.node.cloned",
         "workload.step",
         "workload.oom",
         "workload.restarted",
     }
 )
-"""What a machine can cause as often as it reports: only so much a minute is recorded (changes of state always are)."""
+"""What a machine can cause as often as it reports: only so much a minute is recorded.
+
+Changes of state always are, and so is all that the audit has.
+"""
 LEFT_OUT = "cluster.node.quieted"
 
 

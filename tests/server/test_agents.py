@@ -221,6 +221,19 @@ def test_an_address_that_guesses_keys_has_to_wait(sqlite_db: Database, monkeypat
     assert answers == [401, 401, 401, 429]
 
 
+def test_a_good_key_is_let_in_whatever_its_address_did(sqlite_db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agents, "REFUSED_BURST", 3)
+    monkeypatch.setattr(agents, "REFUSED_A_SECOND", 0.001)
+    good, removed = scripted.enrol(sqlite_db, scripted.tenancy(sqlite_db), "good", "removed")
+    with live_server(sqlite_db) as site:
+        while refused(site, agent_key())[0] != 429:
+            pass
+        with scripted.session(site, good) as speaker:
+            assert speaker.report().seq == 1
+        remove(sqlite_db, removed)
+        assert refused(site, removed.key) == (410, "MACHINE_REMOVED")
+
+
 def test_a_description_that_could_not_be_taken_in_is_asked_for_again(
     site: Site, machine: Enrolled, monkeypatch: pytest.MonkeyPatch
 ) -> None:

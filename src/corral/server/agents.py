@@ -51,7 +51,9 @@ CLOSE_RESTARTING = 1012
 SESSIONS_BURST, SESSIONS_A_SECOND = 20, 0.2
 """Of one key: an agent that lost its session comes back every few seconds at first, then slower."""
 REFUSED_BURST, REFUSED_A_SECOND = 300, 5.0
-"""Keys refused from one address: a whole fleet may stand behind one, and guessing is hopeless anyhow."""
+"""Unknown keys of one address: a whole fleet may stand behind one, and what runs in its containers."""
+MAX_DOUBTED = 100
+"""Newcomers of addresses beyond that, of all that may wait: their keys are looked up one at a time."""
 KEYS_REMEMBERED = 100_000
 
 _chance = random.SystemRandom()
@@ -68,6 +70,8 @@ class Hub:
         self._config = config
         self._sessions: dict[str, Session] = {}
         self._newcomers = 0
+        self._doubted = 0
+        self._one_doubted = asyncio.Semaphore(1)
         self._removals = 0
         """Counts removed machines, for who is not among the sessions yet."""
         self._by_key = RateLimit(SESSIONS_BURST, SESSIONS_A_SECOND, remembered=KEYS_REMEMBERED)
@@ -176,25 +180,48 @@ class Hub:
         """Return the session that its hello opened, or None when it was refused."""
         key = _bearer(ws)
         try:
-            self._let_try(ws, key)
-            who = await self._authenticated(key)
+            self._let_try(key)
+            who = await self._known(key, _address(ws))
         except Refusal as refusal:
-            if refusal.code == "UNAUTHENTICATED":
-                self._by_address.spend(_address(ws))
             await deny(ws, refusal)
             return None
         await ws.accept()
         return await self._opened(ws, key, who)
 
-    def _let_try(self, ws: WebSocket, key: str) -> None:
+    def _let_try(self, key: str) -> None:
         """Count a try of this key: a stolen one in a loop must not hold up everybody. Errors: `RATE_LIMITED`."""
         tried = hashed(key).hex()
-        wait = max(self._by_key.wait_s(tried), self._by_address.wait_s(_address(ws)))
+        wait = self._by_key.wait_s(tried)
         if wait:
-            raise Refusal(
-                "RATE_LIMITED", f"Too many sessions were asked for. Come again in {wait} s.", retry_after_s=wait
-            )
+            raise _too_many(wait)
         self._by_key.spend(tried)
+
+    async def _known(self, key: str, address: str) -> Opened:
+        """Return whose key this is; a known one passes whatever else came from its address.
+
+        Errors: of `_authenticated`; `RATE_LIMITED` for an unknown key of an address that brought many.
+        """
+        wait = self._by_address.wait_s(address)
+        try:
+            return await (self._authenticated_in_doubt(key) if wait else self._authenticated(key))
+        except Refusal as refusal:
+            if refusal.code != "UNAUTHENTICATED":
+                raise
+            if wait:
+                raise _too_many(wait) from None
+            self._by_address.spend(address)
+            raise
+
+    async def _authenticated_in_doubt(self, key: str) -> Opened:
+        """Look the key up in a line of its own, so that who floods it does not stand before other addresses."""
+        if self._doubted >= MAX_DOUBTED:
+            raise _come_again("Many unknown keys come from this address.")
+        self._doubted += 1
+        try:
+            async with self._one_doubted:
+                return await self._authenticated(key)
+        finally:
+            self._doubted -= 1
 
     async def _is_still_known(self, ws: WebSocket, session: Session) -> bool:
         """Look again at one who came while machines were removed: it was not among the sessions that are told."""
@@ -315,6 +342,10 @@ def _come_again(why: str) -> Refusal:
     """At a moment of its own for each, so that they do not all come again together."""
     again = _chance.randint(*COME_AGAIN_S)
     return Refusal("UNAVAILABLE", f"{why} Come again in {again} s.", retry_after_s=again)
+
+
+def _too_many(wait_s: int) -> Refusal:
+    return Refusal("RATE_LIMITED", f"Too many sessions were asked for. Come again in {wait_s} s.", retry_after_s=wait_s)
 
 
 def _bearer(ws: WebSocket) -> str:

@@ -9,8 +9,12 @@ from sqlalchemy import delete, update
 
 from corral.domain.allocations import Desired, Seen
 from corral.domain.compute_clusters import Creation
+from corral.store import allocations as rows
+from corral.store import workloads as workload_rows
+from corral.store.faults import IntegrityError
 from corral.store.tables.access import access
 from corral.store.tables.workloads import allocations, gpu_holds, workload_ssh_keys, workloads
+from corral.store.transaction import Scope
 from corral.usecases.adoption import Adoption, adopt
 from tests.conftest import Clock
 from tests.placing import allocation, check_invariants, code_of, create, ref, report, saying, wanted, workload
@@ -113,3 +117,26 @@ def test_resources_and_quota_hold_for_what_is_adopted_too(world: World) -> None:
     with world.db.write() as tx:
         tx.run(update(access).values(gpu_quota=0))
     assert take_in(world, told).ambiguous[0][1].startswith("quota: 0 of 0 GPUs")
+
+
+def test_a_workload_is_on_one_machine_whatever_its_writer_believed(world: World) -> None:
+    create(world, Creation("dev", gpus=1))
+    held = allocation(world, "dev")
+    again = {**held, "id": held["id"][:-1] + ("0" if held["id"][-1] != "0" else "1")}
+    with pytest.raises(IntegrityError), world.db.write() as tx:
+        rows.insert_many(tx, [again], [])
+
+
+def test_what_does_not_wait_any_more_is_not_taken_out_of_the_queue_again(world: World) -> None:
+    create(world, Creation("dev", gpus=1))
+    row = workload(world, "dev")
+    with pytest.raises(LookupError), world.db.write() as tx:
+        workload_rows.unqueue(tx, Scope(row["org_id"]), row["cluster_id"], {row["id"]: {}})
+
+
+@pytest.mark.parametrize("name", ["queued", "queue_no", "ended_at"])
+def test_the_queue_is_changed_only_where_whoever_remembers_it_is_told(world: World, name: str) -> None:
+    create(world, Creation("dev", gpus=1))
+    row = workload(world, "dev")
+    with pytest.raises(TypeError), world.db.write() as tx:
+        workload_rows.save(tx, Scope(row["org_id"]), row["id"], **{name: None})

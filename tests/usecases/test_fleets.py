@@ -247,6 +247,7 @@ def test_of_a_workloads_allocations_the_newest_is_read_and_no_other(world: World
         old = tx.one(select(allocations))
         assert old is not None
         for name in ("newer", "newest"):
-            tx.run(insert(allocations).values(**{**old, "id": f"{name}-{old['id'][:20]}", "placed_at": tx.now}))
+            released = {"placed_at": tx.now, "released_at": tx.now}
+            tx.run(insert(allocations).values(**{**old, **released, "id": f"{name}-{old['id'][:20]}"}))
         found = store.of_workloads(tx, Scope(world.ids.orgs["acme"]), [old["workload_id"]])
     assert [row["id"] for row in found.values()] == [f"newest-{old['id'][:20]}"]

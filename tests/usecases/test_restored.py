@@ -15,6 +15,7 @@ from corral.domain.compute_clusters import Creation
 from corral.domain.sessions import Opened, Report
 from corral.store.tables.machines import machines as machine_table
 from corral.store.tables.workloads import allocations, gpu_holds, workloads
+from corral.store.transaction import Scope
 from corral.usecases import machines, queue, reports, site
 from corral.usecases.fleets import Fleets
 from tests.conftest import Clock
@@ -50,9 +51,17 @@ def hear(world: World, machine: str, *seen: object) -> None:
         reports.receive(tx, session, Report("", "", None, (), seen))  # type: ignore[arg-type]
 
 
-def advance(world: World) -> None:
+def same(world: World, fleets: Fleets) -> None:
+    """What one process remembers is what another reads."""
     where = ref(world, "one")
-    fleets = Fleets()
+    with world.db.read() as tx:
+        old, new = (known.seen(tx, Scope(where.org_id), where.cluster_id) for known in (fleets, Fleets()))
+    assert (old.queue, old.live_gpus, old.last_queue_no) == (new.queue, new.live_gpus, new.last_queue_no)
+
+
+def advance(world: World, fleets: Fleets | None = None) -> None:
+    where = ref(world, "one")
+    fleets = fleets or Fleets()
     with world.db.write() as tx:
         queue.advance(tx, fleets, where.org_id, where.cluster_id)
     with world.db.read() as tx:
@@ -75,6 +84,7 @@ def test_what_waited_is_placed_when_every_machine_has_said_what_it_runs(world: W
 def test_what_runs_on_the_machine_that_reports_last_is_adopted_there_and_placed_nowhere_else(
     world: World, clock: Clock
 ) -> None:
+    fleets = Fleets()  # one process's: it saw `dev` wait before the machine that runs it spoke
     with world.db.write() as tx:  # the part of history that the back-up does not have
         tx.run(update(machine_table).where(machine_table.c.name == "one").values(cordon_reason="x"))
     advance(world)
@@ -87,18 +97,19 @@ def test_what_runs_on_the_machine_that_reports_last_is_adopted_there_and_placed_
         tx.run(update(machine_table).values(cordon_reason=None))
     restore(world, clock)
     hear(world, "one")
-    advance(world)
+    advance(world, fleets)
     hear(world, "two", running)
-    advance(world)
+    advance(world, fleets)
     where = ref(world, "two")
     with world.db.write() as tx:
         session = Opened(where.id, where.org_id, where.cluster_id, where.name, 0, "")
         reports.described(tx, session, [told], [told.id])
     hear(world, "two", running)
-    advance(world)
+    advance(world, fleets)
     assert (allocation(world, "dev")["id"], allocation(world, "dev")["machine_id"]) == (told.id, where.id)
     assert list(wanted(world, "one")) == []
     check_invariants(world.db)
+    same(world, fleets)
 
 
 @pytest.mark.parametrize("decide", ["release", "remove"])

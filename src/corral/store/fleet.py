@@ -28,7 +28,9 @@ _TENANCY = and_(tenancies.c.cluster_id == bindparam("cluster"), tenancies.c.org_
 _LOOK = select(tenancies.c.version).where(_TENANCY)
 _LOCK = _LOOK.with_for_update()
 _VERSION = update(tenancies).where(_TENANCY).values(version=bindparam("new"))
-_VERSION_AND_QUEUE = _VERSION.values(queue_version=bindparam("new"))
+_QUEUE = (
+    update(tenancies).where(_TENANCY).values(version=tenancies.c.version + 1, queue_version=tenancies.c.version + 1)
+)
 _MACHINES = (
     update(machines)
     .where(_M.org_id == bindparam("org"), _M.id.in_(bindparam("ids", expanding=True)))
@@ -58,17 +60,23 @@ def _version(tx: Tx, ask: Select[tuple[int]], scope: Scope, cluster_id: str) -> 
     return int(row["version"])
 
 
-def touch(tx: Tx, scope: Scope, cluster_id: str, machine_ids: Collection[str] = (), *, queue: bool = False) -> int:
+def touch(tx: Tx, scope: Scope, cluster_id: str, machine_ids: Collection[str] = ()) -> int:
     """Say that these machines (or only rules, when none) changed for placement; return the new version.
 
-    `queue`: what waits changed too. Locks the tenancy, and wakes the placement worker after the commit.
+    Locks the tenancy, and wakes the placement worker after the commit.
     """
     version = lock(tx, scope, cluster_id) + 1
-    tx.run(_VERSION_AND_QUEUE if queue else _VERSION, {"cluster": cluster_id, "org": scope.org, "new": version})
+    tx.run(_VERSION, {"cluster": cluster_id, "org": scope.org, "new": version})
     if machine_ids:
         tx.run(_MACHINES, {"org": scope.org, "ids": list(machine_ids), "new": version})
     tx.wake(Wake.PLACEMENT, cluster_id, scope.org)
     return version
+
+
+def queue_changed(tx: Tx, scope: Scope, cluster_id: str) -> None:
+    """Say that what waits changed: `store/workloads.py` does so wherever it writes that. Locks the tenancy."""
+    tx.run(_QUEUE, {"cluster": cluster_id, "org": scope.org})
+    tx.wake(Wake.PLACEMENT, cluster_id, scope.org)
 
 
 def queue_changed_since(tx: Tx, scope: Scope, cluster_id: str, version: int) -> bool:

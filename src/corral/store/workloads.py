@@ -21,6 +21,7 @@ from sqlalchemy import (
     update,
 )
 
+from corral.store import fleet
 from corral.store.tables.clusters import tenancies
 from corral.store.tables.machines import machines
 from corral.store.tables.orgs import members, workspaces
@@ -31,6 +32,9 @@ from corral.store.types import UtcTime
 
 _W, _A = workloads.c, allocations.c
 _SAVE = update(workloads).where(_W.org_id == bindparam("its_org"), _W.id == bindparam("its_id"), _W.ended_at.is_(None))
+
+_UNQUEUE = _SAVE.where(_W.queued)
+_OF_THE_QUEUE = frozenset({"queued", "queue_no", "ended_at"})
 
 
 @dataclass(frozen=True)
@@ -98,14 +102,41 @@ def live_names(tx: Tx, scope: Scope, workspace_id: str, kind: str, names: Collec
     return {row["name"] for row in rows}
 
 
+# What waits is remembered elsewhere (`Fleets`), so it is written only here, where that is always said.
+
+
 def insert_many(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
     if rows:
         tx.run(insert(workloads), rows)
+    for org, cluster in sorted({(row["org_id"], row["cluster_id"]) for row in rows if row.get("queued")}):
+        fleet.queue_changed(tx, Scope(org), cluster)
 
 
 def save(tx: Tx, scope: Scope, id: str, **values: Any) -> int:
-    """Write columns of a workload that has not ended; return whether there was one."""
+    """Write columns of a workload that has not ended; return whether there was one.
+
+    Errors: `TypeError` for what only `insert_many`, `unqueue` and `end` write.
+    """
+    if not _OF_THE_QUEUE.isdisjoint(values):
+        raise TypeError("a workload enters and leaves the queue, and ends, by functions of their own")
     return tx.run(_SAVE, {**values, "its_org": scope.org, "its_id": id})
+
+
+def unqueue(tx: Tx, scope: Scope, cluster_id: str, placed: Mapping[str, Mapping[str, Any]]) -> None:
+    """Take workloads out of the queue, and write columns of each. Errors: `LookupError` if one does not wait."""
+    for id, values in placed.items():
+        if tx.run(_UNQUEUE, {**values, "queued": False, "queue_no": None, "its_org": scope.org, "its_id": id}) == 0:
+            raise LookupError(f"workload {id} does not wait any more")
+    if placed:
+        fleet.queue_changed(tx, scope, cluster_id)
+
+
+def end(tx: Tx, scope: Scope, cluster_id: str, id: str, **values: Any) -> int:
+    """Write that a workload has ended, whether it waited or not; return whether there was one that had not."""
+    left = {"queued": False, "queue_no": None, "its_org": scope.org, "its_id": id}
+    if tx.run(_UNQUEUE, left):
+        fleet.queue_changed(tx, scope, cluster_id)
+    return tx.run(_SAVE, {**values, "ended_at": tx.now, "its_org": scope.org, "its_id": id})
 
 
 def queue(tx: Tx, scope: Scope, cluster_id: str) -> Sequence[Row]:

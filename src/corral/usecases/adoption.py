@@ -143,7 +143,7 @@ def _unqueue(tx: Tx, scope: Scope, known: Row, machine: MachineRef, work: Desire
     if not known["queued"] or known["ended_at"] is not None or any(known[name] != id for name, id in place.items()):
         raise _Ambiguous("its workload is known here, and does not wait for a machine")
     state = {"state": State.ACTIVE.value, "state_since": tx.now, "step": "", "reason": ""}
-    workloads.save(tx, scope, work.workload, queued=False, queue_no=None, **state)
+    workloads.unqueue(tx, scope, machine.cluster_id, {work.workload: state})
     return str(known["name"])
 
 

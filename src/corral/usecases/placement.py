@@ -271,7 +271,7 @@ def _no_capacity(one: _Ready, tenancy: Tenancy, want: PlacementAsk, ahead: Ahead
     return Refusal(
         "NO_CAPACITY",
         f"No machine can take this now: {in_words(named, machines)}. "
-        f"Ask for less, wait for capacity with 'wait', or ask {whom} for more.",
+        f"Ask for less, queue for it ('wait': true; on the command line --queue), or ask {whom} for more.",
         machines=[{"name": machine, "reason": reason} for machine, reason in named],
         **left_out,
     )
@@ -355,9 +355,7 @@ def _write(tx: Tx, tenancies: Mapping[tuple[str, str], Tenancy], made: Sequence[
         here = [new for new in made if new.one.tenancy == where]
         if here:
             machines = sorted({new.plan.machine_id for new in here if new.plan is not None})
-            tenancy.version = fleet.touch(
-                tx, tenancy.scope, tenancy.cluster_id, machines, queue=any(new.plan is None for new in here)
-            )
+            tenancy.version = fleet.touch(tx, tenancy.scope, tenancy.cluster_id, machines)
             for id in machines:
                 tx.wake(Wake.DESIRED, id)
     for new in made:

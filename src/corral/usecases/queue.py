@@ -117,19 +117,19 @@ def say(tx: Tx, org_id: str, changed: Sequence[tuple[Waiting, str]]) -> None:
 
 def _save(tx: Tx, tenancy: Tenancy, placed: Sequence[tuple[Waiting, Plan]]) -> None:
     machines = sorted({plan.machine_id for _, plan in placed})
-    held, holds = [], []
+    held, holds, now = [], [], {}
     for waiting, plan in placed:
         limit = must_end_by(tx.now, waiting.time_limit_s)
-        kept = {"queued": False, "queue_no": None, "reason": "", "must_end_by": limit}
-        workloads.save(tx, tenancy.scope, waiting.id, step=Step.PLACED.value, step_since=tx.now, **kept)
+        now[waiting.id] = {"reason": "", "must_end_by": limit, "step": Step.PLACED.value, "step_since": tx.now}
         place = {"org_id": tenancy.scope.org, "cluster_id": tenancy.cluster_id, "workspace_id": waiting.workspace_id}
         row = allocation_row(tx, {**place, "id": waiting.id, "must_end_by": limit}, plan)
         held.append(row)
         holds += hold_rows(row, plan)
         subject = Subject(tenancy.scope.org, tenancy.cluster_id, waiting.workspace_id, None, waiting.id)
         record_placed(tx, subject, waiting.name, plan, SITE)
+    workloads.unqueue(tx, tenancy.scope, tenancy.cluster_id, now)
     allocations.insert_many(tx, held, holds)
-    tenancy.version = fleet.touch(tx, tenancy.scope, tenancy.cluster_id, machines, queue=True)
+    tenancy.version = fleet.touch(tx, tenancy.scope, tenancy.cluster_id, machines)
     for id in machines:
         tx.wake(Wake.DESIRED, id)
 

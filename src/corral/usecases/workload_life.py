@@ -73,8 +73,10 @@ def change(tx: Tx, life: Life, signal: Signal, by: Actor = SITE, reason: str = "
     if after is not State.OUT_OF_SYNC:
         values |= {"wanted": "", "seen": ""}
     if after in ENDED:
-        values |= {"ended_at": tx.now, "queued": False, "queue_no": None}
-    if workloads.save(tx, life.scope, life.workload_id, **values) == 0:
+        found = workloads.end(tx, life.scope, life.cluster_id, life.workload_id, **values)
+    else:
+        found = workloads.save(tx, life.scope, life.workload_id, **values)
+    if found == 0:
         return  # it ended meanwhile
     if after in ENDED:
         _give_back(tx, life, signal)
@@ -83,8 +85,7 @@ def change(tx: Tx, life: Life, signal: Signal, by: Actor = SITE, reason: str = "
 
 
 def _give_back(tx: Tx, life: Life, signal: Signal) -> None:
-    waited = life.allocation_id is None
-    fleet.touch(tx, life.scope, life.cluster_id, [life.machine_id] if life.machine_id else [], queue=waited)
+    fleet.touch(tx, life.scope, life.cluster_id, [life.machine_id] if life.machine_id else [])
     if life.allocation_id is not None:
         how = {Signal.LOST: "lost", Signal.COULD_NOT_START: "failed"}.get(signal, "confirmed")
         allocations.release(tx, life.scope, [life.allocation_id], how)

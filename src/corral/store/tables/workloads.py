@@ -2,6 +2,8 @@
 
 The last guards of "a GPU is in at most one live allocation" stand here: the partial unique
 index on live holds, and composite keys that keep an allocation on its own organisation's machine.
+`uq_allocations_workload_live` keeps a workload from being placed twice: every kind there is today
+runs on one machine. A kind that runs on several needs it by workload and part.
 """
 
 from sqlalchemy import (
@@ -110,6 +112,9 @@ _LIVE = text("released_at IS NULL")
 Index("ix_allocations_machine_live", allocations.c.machine_id, sqlite_where=_LIVE, postgresql_where=_LIVE)
 Index("ix_allocations_workspace_live", allocations.c.workspace_id, sqlite_where=_LIVE, postgresql_where=_LIVE)
 Index("ix_allocations_workload", allocations.c.workload_id)
+Index(
+    "uq_allocations_workload_live", allocations.c.workload_id, unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE
+)
 # What the clock's pass looks for each second, by time; work that runs as asked and without limit is in none of them.
 _LIMITED = text("released_at IS NULL AND stop_asked_at IS NULL AND must_end_by IS NOT NULL")
 Index("ix_allocations_must_end", allocations.c.must_end_by, sqlite_where=_LIMITED, postgresql_where=_LIMITED)

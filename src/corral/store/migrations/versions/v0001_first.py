@@ -462,6 +462,13 @@ def upgrade() -> None:
             sqlite_where=sa.text("released_at IS NULL"),
             postgresql_where=sa.text("released_at IS NULL"),
         )
+        batch_op.create_index(
+            "uq_allocations_workload_live",
+            ["workload_id"],
+            unique=True,
+            sqlite_where=sa.text("released_at IS NULL"),
+            postgresql_where=sa.text("released_at IS NULL"),
+        )
 
     op.create_table(
         "gpus",

@@ -133,12 +133,22 @@ def _run(args: argparse.Namespace) -> int:
             return 0
         if stone is None and (state.machine() is None or not state.key()):
             return _fail("this host has not joined a site yet (corral-agent join)", REFUSED)
-        code = asyncio.run(_serve(args, state))
+        hear_hangups()
+    code = asyncio.run(_serve(args, state))
     finally:
         state.unlock()
     # A thread may be stuck in a driver or the runtime for long; containers do not need us to wait for it.
     logging.shutdown()
     os._exit(code)
+
+
+def hear_hangups() -> None:
+    """Live through SIGHUP without ignoring it.
+
+    What is ignored (nohup) would be ignored in every container and ssh session too, and what a
+    closed session left could not be told from what its user detached. A handler is not inherited.
+    """
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 async def _serve(args: argparse.Namespace, state: StateFolder) -> int:

@@ -17,7 +17,8 @@ from tests.podman import Box
 @pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[bytes]]:
     """A process of the host that has a number which was a container's once."""
-    process = subprocess.Popen(["sleep", "600"])
+    # Whoever runs the tests may ignore SIGHUP (nohup), and children take that over.
+    process = subprocess.Popen(["env", "--default-signal=HUP", "sleep", "600"])
     yield process
     process.kill()
     process.wait()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from corral.agent.drivers import cdi, containerlog, etc_files, podman_spec, sshd
+from corral.agent.drivers import cdi, containerlog, etc_files, podman_spec, sshd, toolbox
 from corral.agent.drivers.base import DriverError, Progress, Running, RuntimeInfo, RuntimeUnavailable, Started
 from corral.agent.drivers.cgroups import Cgroups
 from corral.agent.drivers.host import find, make_folder, read_text, remove_tree, run, wait_for, write_atomic
@@ -90,7 +90,9 @@ class PodmanDriver:
         self._storage = Storage(config.state_dir, config.reserve_mib)
         self._networks = Networks(config.state_dir, config.machine, config.subnet_pool)
         self._toolbox = Toolbox(config.state_dir)
-        self._images = Images(self._service, config.state_dir, self._storage.image_share_mib(), self._images_in_use)
+        self._images = Images(
+            self._service, config.state_dir, self._storage.image_share_mib(), config.reserve_mib, self._images_in_use
+        )
         self._cgroups = Cgroups()
         self._sessions = Sessions()
         self._stopping = threading.Event()
@@ -314,8 +316,11 @@ class PodmanDriver:
 
     def _write_keys(self, want: DesiredAllocation, container: Container) -> None:
         """Let the keys in; their sessions see the environment of the container's first process."""
+        process = Path(f"/proc/{container.pid}")
         try:
-            block = Path(f"/proc/{container.pid}/environ").read_bytes()
+            # A start is answered a moment before the runtime's own process has become the keeper.
+            wait_for(lambda: (process / "cmdline").read_bytes().startswith(toolbox.KEEPER[0].encode()), 5)
+            block = (process / "environ").read_bytes()
         except OSError:
             block = b""
         pairs = (entry.partition("=") for entry in block.decode(errors="replace").split("\0") if "=" in entry)

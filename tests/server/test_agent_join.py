@@ -112,11 +112,16 @@ def test_one_address_is_slowed_down_after_many_refusals(
     monkeypatch.setattr(agent_join, "PER_SECOND", 0.001)
     world = World(sqlite_db, tmp_path)
     fresh = token(world)
+    used, key = token(world), agent_key()
+    assert send(world, ask(used, key))[0] == 200
     for _ in range(60):
         assert send(world, ask("corj_x", agent_key()))[0] == 404
-    answer = world.client().post(PATH, json=ask(fresh, agent_key()))
-    assert (answer.status_code, answer.json()["code"]) == (429, "RATE_LIMITED")
-    assert int(answer.headers["Retry-After"]) >= 1
+    for dead in ("corj_x", fresh[:-1] + ("A" if fresh[-1] != "A" else "B"), used):
+        answer = world.client().post(PATH, json=ask(dead, agent_key()))
+        assert (answer.status_code, answer.json()["code"]) == (429, "RATE_LIMITED")
+        assert int(answer.headers["Retry-After"]) >= 1
+    assert send(world, ask(fresh, agent_key()))[0] == 200  # what machines share with others locks none out
+    assert send(world, ask(used, key))[0] == 200
 
 
 def test_a_slowed_address_may_go_on_after_the_time_it_is_told() -> None:

@@ -81,6 +81,8 @@ def test_a_body_that_is_no_json_object_is_refused(walk: Walk, line: Line) -> Non
         status, answer = send(walk, line, content)
         if content or answer:  # a body that may be left out may be empty
             assert (status, answer.get("code")) == (400, "INVALID_REQUEST"), name
+            if content:
+                assert "JSON in UTF-8: " in answer["message"] and "send it again" in answer["message"], (name, answer)
     for content in NO_OBJECT:
         status, answer = send(walk, line, content)
         if content != b"null" or answer:

@@ -54,6 +54,8 @@ STATUS: Mapping[str, int] = {
     "UNAVAILABLE": 503,
 }
 """What is missing here is 400."""
+BODY_NOT_PARSED = "There was an error parsing the body"
+"""What the framework says where the parser gave up on a body without telling at which character."""
 
 
 def status_of(code: str) -> int:
@@ -113,12 +115,22 @@ def install(app: FastAPI) -> None:
 
 def _invalid_request(error: RequestValidationError) -> Refusal:
     first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return _no_json(f"{first['ctx']['error']}, at character {first['loc'][-1]}")
     path = [str(part) for part in first["loc"] if part not in ("body", "query", "path", "header")]
     field = ".".join(path) or "body"
     return Refusal("INVALID_REQUEST", f"{field}: {first['msg']}. Correct it and send the request again.", field=field)
 
 
+def _no_json(why: str) -> Refusal:
+    return Refusal(
+        "INVALID_REQUEST", f"The body is not JSON in UTF-8: {why}. Correct it and send it again.", field="body"
+    )
+
+
 def _from_http(error: HTTPException) -> Refusal:
+    if error.detail == BODY_NOT_PARSED:
+        return _no_json("it has other bytes, is nested too deeply, or has too long a number")
     code = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED", 413: "TOO_LARGE", 401: "UNAUTHENTICATED"}.get(
         error.status_code, "INVALID_REQUEST"
     )

@@ -85,7 +85,11 @@ class BodyLimit:
 
 _Why = tuple[int, str, str]
 _TOO_LARGE: _Why = (413, "TOO_LARGE", f"The body is larger than {MAX_BODY} bytes. Send less.")
-_NOT_UTF8: _Why = (400, "INVALID_REQUEST", "The body is not UTF-8. Send JSON in UTF-8.")
+_NOT_UTF8: _Why = (
+    400,
+    "INVALID_REQUEST",
+    "The body is not JSON in UTF-8: it is in UTF-16 or UTF-32. Correct it and send it again.",
+)
 
 
 def _is_wide(start: bytes) -> bool:

@@ -49,6 +49,17 @@ def asked(token: str, key: str, hostname: str, release: str) -> Ask:
     return Ask(secret, secrets.hashed(join_tokens.machine_key(key)), legible(hostname, 255), legible(release, 40))
 
 
+def may_join(tx: Tx, ask: Ask) -> bool:
+    """Return whether the token is unused, or used by the machine that asks: what else comes is refused anyhow."""
+    token = token_rows.by_public_id(tx, ask.secret.public_id)
+    if token is None or not secrets.same(token["secret_hash"], ask.secret.hash):
+        return False
+    if token["used_at"] is None:
+        return join_tokens.why_not(_standing(token), tx.now) is None
+    holder = rows.by_key(tx, ask.key_hash)
+    return holder is not None and holder["id"] == token["machine_id"]
+
+
 def join(tx: Tx, ask: Ask) -> Joined | Refusal:
     """Enrol the machine, or give it the identity it has already.
 
@@ -104,11 +115,14 @@ def _enrol(tx: Tx, token: Row, ask: Ask) -> Joined | Refusal:
 def _refused(tx: Tx, ask: Ask) -> Refusal:
     """Say why the token could not be bound, as it stands under the organisation's lock."""
     row = _under_lock(tx, ask)
-    found = join_tokens.Found(row["revoked_at"] is not None, row["used_at"] is not None, row["expires_at"])
-    refusal = join_tokens.why_not(found, tx.now) or join_tokens.unknown()
+    refusal = join_tokens.why_not(_standing(row), tx.now) or join_tokens.unknown()
     if refusal.code == "TOKEN_USED":
         _record_replay(tx, row, ask)
     return refusal
+
+
+def _standing(row: Row) -> join_tokens.Found:
+    return join_tokens.Found(row["revoked_at"] is not None, row["used_at"] is not None, row["expires_at"])
 
 
 def _under_lock(tx: Tx, ask: Ask) -> Row:

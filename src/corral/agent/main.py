@@ -134,7 +134,7 @@ def _run(args: argparse.Namespace) -> int:
         if stone is None and (state.machine() is None or not state.key()):
             return _fail("this host has not joined a site yet (corral-agent join)", REFUSED)
         hear_hangups()
-    code = asyncio.run(_serve(args, state))
+        code = asyncio.run(_serve(args, state))
     finally:
         state.unlock()
     # A thread may be stuck in a driver or the runtime for long; containers do not need us to wait for it.

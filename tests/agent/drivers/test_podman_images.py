@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from corral.agent.drivers import podman_images
+from corral.agent.drivers import podman_images, podman_layers
 from corral.agent.drivers.base import DriverError
+from corral.agent.drivers.host import wait_for
 from corral.agent.drivers.podman import PodmanDriver
 from corral.agent.drivers.storage import Storage, image_share_mib
-from tests import podman
+from tests import podman, registry
 from tests.podman import Box
+from tests.registry import Registry
 
 pytestmark = pytest.mark.podman
 
@@ -28,6 +31,34 @@ def driver(new_box: Callable[..., Box], monkeypatch: pytest.MonkeyPatch) -> Podm
     images = driver._images
     monkeypatch.setattr(images, "_pull", lambda reference, _say: import_image(driver, reference, 3))
     return driver
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Registry]:
+    """A registry that this test's machines can pull from."""
+    with registry.serving() as each:
+        settings = tmp_path / "registries.conf"
+        settings.write_text(f'[[registry]]\nlocation = "{each.address}"\ninsecure = true\n')
+        monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(settings))
+        yield each
+
+
+@pytest.fixture
+def puller(served: Registry, new_box: Callable[..., Box]) -> PodmanDriver:
+    """A machine of its own, that pulls from the registry."""
+    assert served.address
+    return new_box().driver()
+
+
+def pull(driver: PodmanDriver, reference: str) -> None:
+    driver._images.fetch(reference, lambda _line: None)
+
+
+def assert_nothing_is_left(driver: PodmanDriver, taken_mib: int) -> None:
+    store = driver._service.store
+    assert podman_layers.downloads(store) == []
+    assert podman_layers.leftovers(store) == []
+    assert podman_layers.taken_mib(store) == taken_mib
 
 
 def import_image(driver: PodmanDriver, reference: str, mib: int) -> None:
@@ -120,7 +151,117 @@ def test_images_get_a_tenth_of_the_disk_on_small_ones_more(disk_gib: int, share_
 
 def test_layers_that_images_share_count_once(driver: PodmanDriver) -> None:
     import_image(driver, "localhost/a:1", 3)
-    before = podman_images.size_mib(driver._service.store)
+    before = podman_layers.size_mib(driver._service.store)
     path = "/images/localhost%2Fa:1/tag"
     assert driver._service.call("POST", path, {"repo": "localhost/b", "tag": "1"}).ok
-    assert podman_images.size_mib(driver._service.store) == before >= 3
+    assert podman_layers.size_mib(driver._service.store) == before >= 3
+
+
+def test_an_image_larger_than_the_share_is_broken_off_and_leaves_nothing(
+    puller: PodmanDriver, served: Registry
+) -> None:
+    puller._images.share_mib = 40
+    with pytest.raises(DriverError, match="larger than the share") as refused:
+        pull(puller, served.add("large", registry.layer(3), endless=True))
+    assert not refused.value.retry
+    assert_nothing_is_left(puller, 0)
+
+
+def test_a_layer_that_unpacks_to_more_than_the_share_is_broken_off_and_leaves_nothing(
+    puller: PodmanDriver, served: Registry
+) -> None:
+    puller._images.share_mib = 40
+    with pytest.raises(DriverError, match="larger than the share"):
+        pull(puller, served.add("bomb", registry.layer(3), registry.bomb(1920)))
+    assert_nothing_is_left(puller, 0)
+
+
+def test_a_pull_is_broken_off_where_the_disk_is_nearly_full(puller: PodmanDriver, served: Registry) -> None:
+    images = puller._images
+    images.reserve_mib = podman_layers.free_mib(puller._service.store) - 50
+    with pytest.raises(DriverError, match="disk is nearly full") as refused:
+        pull(puller, served.add("large", endless=True))
+    assert refused.value.retry
+    assert_nothing_is_left(puller, 0)
+
+
+def test_unused_images_make_room_while_a_larger_one_is_pulled(puller: PodmanDriver, served: Registry) -> None:
+    puller._images.share_mib = 40
+    pull(puller, served.add("old", registry.layer(30)))
+    pull(puller, served.add("new", registry.layer(16)))
+    assert named(puller) == {"new:1"}
+    assert_nothing_is_left(puller, 16)
+
+
+def test_an_image_is_pulled_when_the_one_before_it_is_there(puller: PodmanDriver, served: Registry) -> None:
+    first, second = served.add("first", registry.layer(1), held=True), served.add("second", registry.layer(2))
+    waits = threading.Event()
+    threads = [threading.Thread(target=pull, args=(puller, first))]
+    threads[0].start()
+    assert wait_for(lambda: any("first/blobs" in path for path in served.asked), 20)
+    say: Callable[[str], None] = lambda line: waits.set() if line.startswith("waiting") else None  # noqa: E731
+    threads.append(threading.Thread(target=puller._images.fetch, args=(second, say)))
+    threads[1].start()
+    assert waits.wait(20)
+    assert not any("second" in path for path in served.asked)
+    served.goes_on.set()
+    for thread in threads:
+        thread.join(30)
+    assert named(puller) == {"first:1", "second:1"}
+
+
+def test_a_pull_that_takes_too_long_lets_another_go_first(
+    puller: PodmanDriver, served: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(podman_images, "TURN_S", 0)
+    first, second = served.add("first", registry.layer(1), held=True), served.add("second", registry.layer(2))
+    other = threading.Thread(target=pull, args=(puller, second))
+    refused: list[DriverError] = []
+
+    def pull_first() -> None:
+        with pytest.raises(DriverError, match="took too long to pull while others wait") as error:
+            pull(puller, first)
+        refused.append(error.value)
+
+    slow = threading.Thread(target=pull_first)
+    slow.start()
+    assert wait_for(lambda: any("first/blobs" in path for path in served.asked), 20)
+    other.start()
+    for thread in (slow, other):
+        thread.join(30)
+    assert [error.retry for error in refused] == [True]
+    assert named(puller) == {"second:1"}
+
+
+def test_an_image_that_was_loaded_by_hand_stays(driver: PodmanDriver) -> None:
+    driver._images.share_mib = 7
+    import_image(driver, "localhost/loaded:1", 3)
+    for name in ("a", "b", "c"):
+        fetch(driver, name)
+    assert named(driver) == {"loaded:1", "c:1"}
+
+
+def test_which_images_were_pulled_and_last_used_outlives_the_agent(
+    new_box: Callable[..., Box], served: Registry
+) -> None:
+    box = new_box()
+    a, b = served.add("a", registry.layer(3)), served.add("b", registry.layer(3))
+    for reference in (a, b, a):
+        pull(box.driver(), reference)
+    later = box.driver()
+    later._images.share_mib = 6
+    pull(later, served.add("c", registry.layer(1)))
+    assert named(later) == {"a:1", "c:1"}
+
+
+def test_an_image_that_was_there_as_the_agent_died_counts_as_pulled(
+    new_box: Callable[..., Box], served: Registry
+) -> None:
+    box = new_box()
+    driver = box.driver()
+    driver._images._pulled.begin(f"{served.address}/a:1", set())
+    driver._images._pull(served.add("a", registry.layer(3)), lambda _line: None)
+    later = box.driver()
+    later._images.share_mib = 4
+    pull(later, served.add("b", registry.layer(2)))
+    assert named(later) == {"b:1"}

@@ -1,16 +1,17 @@
 """Images in the agent's store: looked up, pulled, or, for the base image, built from the host's own packages.
 
-They have a share of the machine's disk. Where they outgrow it, those that no allocation
-began from are removed, the longest unused first; while those in use alone fill it, no
-other is pulled. The base image stays.
+They have a share of the machine's disk. Where they outgrow it, pulled ones that no
+allocation began from are removed, the longest unused first; while those in use alone fill
+it, no other is pulled. The base image stays, and what somebody loaded by hand. One is
+pulled at a time; a pull that outgrows the share or the disk is broken off.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
@@ -20,13 +21,21 @@ from typing import Any
 from urllib.parse import quote
 
 from corral.agent import images
+from corral.agent.drivers import podman_layers
 from corral.agent.drivers.base import DriverError
-from corral.agent.drivers.host import read_text
+from corral.agent.drivers.host import wait_for
+from corral.agent.drivers.podman_layers import free_mib, size_mib, taken_mib
 from corral.agent.drivers.podman_service import PodmanService
+from corral.agent.drivers.pull_watch import watching
+from corral.agent.drivers.pulled_images import PulledImages
 from corral.agent.drivers.storage import Layers, layers
 
 SILENCE_S = 600.0
 """A pull that says nothing for so long is given up."""
+TURN_S = 1200.0
+"""A pull that goes on for so long lets another one that waits go first."""
+BREAK_S = 2.0
+"""Podman has so long to end a pull that was broken off; while it unpacks a layer it does not listen."""
 
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
 _REFERENCE = re.compile(
@@ -46,28 +55,33 @@ class Image:
     env: Mapping[str, str]
 
 
-def size_mib(store: Path) -> int:
-    """Return what all layers in a store take, each counted once."""
-    rows = json.loads(read_text(store / "overlay-layers/layers.json") or "[]")
-    return sum(int(row.get("diff-size") or 0) for row in rows) >> 20
-
-
 class Images:
     """The images of one agent. Safe for many threads."""
 
-    def __init__(self, service: PodmanService, state_dir: Path, share_mib: int, in_use: Callable[[], Set[str]]) -> None:
-        """`in_use` returns the ids of the images that allocations began from."""
+    def __init__(
+        self,
+        service: PodmanService,
+        state_dir: Path,
+        share_mib: int,
+        reserve_mib: int,
+        in_use: Callable[[], Set[str]],
+    ) -> None:
+        """`in_use` returns the ids of the images that allocations began from.
+
+        A pull never takes the last `reserve_mib` of the file system.
+        """
         self.share_mib = share_mib
+        self.reserve_mib = reserve_mib
         self._service = service
         self._state_dir = state_dir
         self._in_use = in_use
-        self._building = Lock()
+        self._turn = Lock()
+        """Of the one pull or build."""
+        self._waiting = 0
+        self._pulled = PulledImages(state_dir / "pulled-images.json")
         self._lock = Lock()
         self._held: Counter[str] = Counter()
         """Names and ids that a start is at, and how many are."""
-        self._last_use: dict[str, int] = {}
-        """Id -> the higher, the later it was last asked for."""
-        self._uses = itertools.count(1)
 
     @contextlib.contextmanager
     def using(self, name: str, get: Callable[[str], Image]) -> Iterator[Image]:
@@ -116,31 +130,93 @@ class Images:
         return found
 
     def _get(self, reference: str, say: Callable[[str], None]) -> None:
-        if reference == images.BASE_IMAGE:
-            self._build_base(say)
-            return
-        if not self._make_room():
-            raise DriverError(
-                f"the images in use on this machine fill their share of its disk ({size_mib(self._service.store)} of "
-                f"{self.share_mib} MiB): use one of them, or terminate what uses others",
+        with self._one_at_a_time(say):
+            if self._find(reference) is not None:
+                return
+            if reference == images.BASE_IMAGE:
+                self._build_base(say)
+            else:
+                self._get_alone(reference, say)
+
+    @contextlib.contextmanager
+    def _one_at_a_time(self, say: Callable[[str], None]) -> Iterator[None]:
+        """Wait for the pull that goes on: many at once would each find room for itself."""
+        with self._lock:
+            self._waiting += 1
+        try:
+            if not self._turn.acquire(blocking=False):
+                say("waiting for another image that is being pulled")
+                self._turn.acquire()
+        finally:
+            with self._lock:
+                self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def _get_alone(self, reference: str, say: Callable[[str], None]) -> None:
+        self._settle()
+        if not self._make_room(self._fit):
+            raise self._no_room()
+        self._pulled.begin(reference, {str(row["Id"]) for row in self._listed()})
+        try:
+            self._pull(reference, say)
+        finally:
+            self._settle()
+        self._make_room(self._fit)
+
+    def _settle(self) -> None:
+        """Note what the last pull brought, an earlier agent's too, and remove what it left."""
+        if reference := self._pulled.pulling():
+            found = self._find(reference)
+            self._pulled.end(found.id if found else None)
+        podman_layers.remove_downloads(self._service.store)
+        for chain in podman_layers.leftovers(self._service.store):
+            archive = self._state_dir / "leftover.tar"
+            podman_layers.image_of(chain, archive)
+            with archive.open("rb") as source:
+                # What Podman does not take back stays counted, and is tried again with the next pull.
+                self._service.upload("/images/load", {}, source, SILENCE_S)
+            archive.unlink()
+        for row in self._listed():
+            if podman_layers.LABEL_LEFTOVER in (row.get("Labels") or {}) and not row.get("Names"):
+                self._service.call("DELETE", f"/images/{row['Id']}")
+
+    def _no_room(self) -> DriverError:
+        if free_mib(self._service.store) < self.reserve_mib:
+            return DriverError(
+                f"this machine's disk is nearly full ({self.reserve_mib} MiB must stay free): no image is pulled; "
+                "free some space on it",
                 retry=True,
             )
-        self._pull(reference, say)
-        self._make_room()
+        return DriverError(
+            f"the images in use on this machine fill their share of its disk ({size_mib(self._service.store)} of "
+            f"{self.share_mib} MiB): use one of them, or terminate what uses others",
+            retry=True,
+        )
 
-    def _make_room(self) -> bool:
-        """Remove unused images, the longest unused first, until all fit; return whether they do."""
-        if self._fit():
+    def _listed(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self._service.expect(
+            "listing images", self._service.call("GET", "/images/json")
+        ).json()
+        return rows
+
+    def _make_room(self, fit: Callable[[], bool]) -> bool:
+        """Remove unused images that were pulled, the longest unused first, until all fit; return whether they do."""
+        if fit():
             return True
-        rows = self._service.expect("listing images", self._service.call("GET", "/images/json")).json()
-        for row in sorted(rows, key=lambda row: self._last_use.get(row["Id"], 0)):
-            self._remove_unused(row)
-            if self._fit():
+        rows = {str(row["Id"]): row for row in self._listed()}
+        self._pulled.keep(rows.keys())
+        for image in self._pulled.ids():
+            self._remove_unused(rows[image])
+            if fit():
                 return True
         return False
 
     def _fit(self) -> bool:
-        return size_mib(self._service.store) < self.share_mib
+        store = self._service.store
+        return taken_mib(store) < self.share_mib and free_mib(store) >= self.reserve_mib
 
     def _remove_unused(self, row: Mapping[str, Any]) -> None:
         """Remove an image unless a start is at it or an allocation began from it; looked at and done under one lock."""
@@ -151,12 +227,11 @@ class Images:
             if image in self._in_use():
                 return
             self._service.call("DELETE", f"/images/{image}", {"force": "true"})
-            self._last_use.pop(image, None)
 
     def _is_held(self, image: str, names: Set[str]) -> bool:
         """Tell whether a start may be at this image; too often rather than too seldom."""
         if not names:
-            return len(self._held) > 1  # another pull's, that is about to get its name
+            return len(self._held) > 1  # it may be asked for by a part of its id
         held = {_last_part(name) for name in self._held}
         return image in self._held or any(_last_part(name) in held for name in names)
 
@@ -165,7 +240,7 @@ class Images:
         if answer.status == 404:
             return None
         data = self._service.expect(f"looking up image {reference}", answer).json()
-        self._last_use[data["Id"]] = next(self._uses)
+        self._pulled.used(data["Id"])
         driver = data["GraphDriver"]["Data"]
         environment = (data.get("Config") or {}).get("Env") or ()
         pairs = (entry.partition("=") for entry in environment)
@@ -174,22 +249,47 @@ class Images:
 
     def _pull(self, reference: str, say: Callable[[str], None]) -> None:
         say(f"pulling {reference}")
-        for line in self._service.lines("POST", "/images/pull", {"reference": reference}, SILENCE_S):
-            said: dict[str, Any] = json.loads(line or b"{}")
-            if said.get("error"):
-                raise _pull_error(reference, str(said["error"]))
-            if text := str(said.get("stream", "")).strip():
-                say(text)
+        before, began = podman_layers.layer_ids(self._service.store), time.monotonic()
+        self._service.ensure()
+        service = self._service.pid()
+        try:
+            with watching(lambda: self._wrong(reference, before, began)) as watch:
+                query = {"reference": reference}
+                for line in self._service.lines("POST", "/images/pull", query, SILENCE_S, watch.opened):
+                    self._hear(reference, line, say)
+        finally:
+            # A pull that was broken off is over when what it downloaded is gone.
+            over = wait_for(lambda: not podman_layers.downloads(self._service.store), BREAK_S)
+            if not over and self._service.pid() == service:
+                self._service.kill()
+
+    def _hear(self, reference: str, line: bytes, say: Callable[[str], None]) -> None:
+        said: dict[str, Any] = json.loads(line or b"{}")
+        if said.get("error"):
+            raise _pull_error(reference, str(said["error"]))
+        if text := str(said.get("stream", "")).strip():
+            say(text)
+
+    def _wrong(self, reference: str, before: frozenset[str], began: float) -> DriverError | None:
+        """Return why the pull that goes on must end; `before` are the layers that were there as it began."""
+        brought = taken_mib(self._service.store, before)
+        if brought >= self.share_mib:
+            return DriverError(
+                f"image {reference} is larger than the share of this machine's disk that images have "
+                f"({self.share_mib} MiB): use a smaller one"
+            )
+        if not self._make_room(self._fit):
+            return self._no_room()
+        if self._waiting and time.monotonic() - began > TURN_S:
+            return DriverError(f"image {reference} took too long to pull while others wait", retry=True)
+        return None
 
     def _build_base(self, say: Callable[[str], None]) -> None:
-        with self._building:
-            if self._find(images.BASE_IMAGE) is not None:
-                return
-            say("no registry serves the base image: building it from this machine's own packages")
-            with images.build(self._state_dir) as archive:
-                query = {"reference": images.BASE_IMAGE, "message": "built from the host's own packages"}
-                answer = self._service.upload("/images/import", query, archive, SILENCE_S)
-            self._service.expect("importing the base image", answer)
+        say("no registry serves the base image: building it from this machine's own packages")
+        with images.build(self._state_dir) as archive:
+            query = {"reference": images.BASE_IMAGE, "message": "built from the host's own packages"}
+            answer = self._service.upload("/images/import", query, archive, SILENCE_S)
+        self._service.expect("importing the base image", answer)
 
 
 def _last_part(reference: str) -> str:

@@ -18,7 +18,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -123,6 +123,8 @@ class PodmanService:
                 'host_containers_internal_ip = "none"\n\n[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\n'
                 # Podman's usual locks are shared by all its stores on a host, and a new store frees them all.
                 'events_logger = "file"\nlock_type = "file"\n'
+                # What a pull downloads lies in the store too, where it is counted; not in /var/tmp.
+                'image_copy_tmp_dir = "storage"\n'
             ),
             # So that nothing of the host's own file counts; what this store needs is on the command line.
             "storage.conf": f'[storage]\ndriver = "overlay"\ngraphroot = {json.dumps(str(self.store))}\n'
@@ -231,6 +233,16 @@ class PodmanService:
             return self._process.poll() is not None
         return not _command_line(pid)
 
+    def kill(self) -> None:
+        """End the service at once, whatever it is at; the next call starts another."""
+        with self._lock:
+            self._heard = NEVER
+            pid = self.pid()
+            if pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._end_process()
+
     def close(self) -> None:
         """End the service; containers go on."""
         with self._lock:
@@ -291,23 +303,42 @@ class PodmanService:
         return answer
 
     @contextlib.contextmanager
-    def _exchange(self, method: str, target: str, body: object, timeout_s: float) -> Iterator[http.client.HTTPResponse]:
+    def _exchange(
+        self,
+        method: str,
+        target: str,
+        body: object,
+        timeout_s: float,
+        opened: Callable[[socket.socket], None] | None = None,
+    ) -> Iterator[http.client.HTTPResponse]:
         connection = UnixConnection(self._socket, timeout_s)
         try:
             if isinstance(body, dict):
                 connection.request(method, target, json.dumps(body).encode(), {"Content-Type": "application/json"})
             else:
                 connection.request(method, target, body=body)  # type: ignore[arg-type]
+            if opened is not None:
+                opened(connection.sock)
             yield connection.getresponse()
         finally:
             connection.close()
 
-    def lines(self, method: str, path: str, query: Mapping[str, str], timeout_s: float) -> Iterator[bytes]:
-        """Yield the lines of a long answer as they come; `timeout_s` bounds each silence. Not repeated."""
+    def lines(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        timeout_s: float,
+        opened: Callable[[socket.socket], None] | None = None,
+    ) -> Iterator[bytes]:
+        """Yield the lines of a long answer as they come; `timeout_s` bounds each silence. Not repeated.
+
+        `opened` is given the stream, for another thread to shut down.
+        """
         self._heard = NEVER
         self.ensure()
         try:
-            with self._exchange(method, f"{API}{path}?{urlencode(query)}", None, timeout_s) as response:
+            with self._exchange(method, f"{API}{path}?{urlencode(query)}", None, timeout_s, opened) as response:
                 yield from response
         except (OSError, http.client.HTTPException) as error:
             raise RuntimeUnavailable(f"podman broke off {method} {path}: {error}") from error

@@ -39,7 +39,7 @@ def forgotten(world: World, name: str, gpus: int = 1) -> Desired:
 
 def take_in(world: World, *described: Desired) -> Adoption:
     with world.db.write() as tx:
-        return adopt(tx, ref(world, "gpu-1"), described)
+        return adopt(tx, ref(world, "gpu-1"), described, behind=True)
 
 
 def test_what_runs_is_adopted_as_it_runs(world: World, clock: Clock) -> None:

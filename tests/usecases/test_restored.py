@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import update
 
 from corral.controllers.placement import PlacementWorker
+from corral.domain.allocations import Report as Report_
 from corral.domain.allocations import Seen
 from corral.domain.compute_clusters import Creation
 from corral.domain.sessions import Opened, Report
@@ -17,9 +18,9 @@ from corral.store.tables.machines import machines as machine_table
 from corral.store.tables.workloads import allocations, gpu_holds, workloads
 from corral.store.transaction import Scope
 from corral.usecases import machines, queue, reports, site
-from corral.usecases.fleets import Fleets
+from corral.usecases.fleets import RESTORED, Fleets
 from tests.conftest import Clock
-from tests.placing import allocation, check_invariants, create, ref, saying, wanted, workload
+from tests.placing import allocation, ask, check_invariants, create, ref, report, saying, wanted, workload
 from tests.world import World
 
 
@@ -75,7 +76,7 @@ def test_what_waited_is_placed_when_every_machine_has_said_what_it_runs(world: W
     hear(world, "one")
     advance(world)
     assert workload(world, "dev")["queued"]
-    assert workload(world, "dev")["reason"] == queue.DOUBTFUL
+    assert workload(world, "dev")["reason"] == RESTORED
     hear(world, "two")
     advance(world)
     assert not workload(world, "dev")["queued"]
@@ -163,6 +164,37 @@ def test_a_back_up_put_back_without_a_word_places_nothing_before_machines_have_s
         _until(lambda: not workload(world, "dev")["queued"])
     finally:
         asyncio.run(worker.stop())
+
+
+def test_a_restart_holds_only_what_waited_before_it_and_says_why(world: World) -> None:
+    spoken = {ref(world, "one").id}
+    worker = PlacementWorker(world.db, spoken.__contains__)
+    asyncio.run(worker.start())
+    try:
+        _until(lambda: "'two'" in workload(world, "dev")["reason"])
+        worker.submit(ask(world, Creation("full", gpus=2))).result(20)
+        worker.submit(ask(world, Creation("half", gpus=2))).result(20)
+        worker.submit(ask(world, Creation("later", gpus=1, wait=True))).result(20)
+        where = world.ids.machines[wanted_on(world, "full")]
+        report(world, wanted_on(world, "full"), [saying(world, "full", Seen.FAILED, message="x")])
+        _until(lambda: not workload(world, "later")["queued"])
+        assert allocation(world, "later")["machine_id"] == where
+        assert workload(world, "dev")["queued"]
+    finally:
+        asyncio.run(worker.stop())
+
+
+def wanted_on(world: World, name: str) -> str:
+    return next(machine for machine in ("one", "two") if name in wanted(world, machine))
+
+
+def test_a_quarantine_of_later_holds_nothing_that_waited_at_the_restore(world: World, clock: Clock) -> None:
+    restore(world, clock)
+    hear(world, "one")
+    hear(world, "two")
+    hear(world, "two", Report_("01900000-0000-7000-8000-000000000001", 1, Seen.RUNNING))
+    advance(world)
+    assert not workload(world, "dev")["queued"]
 
 
 def _until(holds: Callable[[], bool]) -> None:

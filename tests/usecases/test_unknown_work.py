@@ -15,6 +15,7 @@ from corral.domain.sessions import Opened
 from corral.domain.sessions import Report as Said
 from corral.store import machines as machine_rows
 from corral.store.tables.access import access_pools
+from corral.store.tables.machines import machines as machine_table
 from corral.store.tables.workloads import allocations, gpu_holds, workload_ssh_keys, workloads
 from corral.store.transaction import Row, Scope
 from corral.usecases import compute_clusters, desired, machines, reports
@@ -69,6 +70,7 @@ def forgotten(world: World, name: str) -> Desired:
     with world.db.write() as tx:
         for table in (gpu_holds, allocations, workload_ssh_keys, workloads):
             tx.run(delete(table))
+        tx.run(update(machine_table).values(behind=True))
     return told
 
 
@@ -130,6 +132,8 @@ def test_a_machine_makes_known_only_what_it_was_asked_about_and_while_it_is_clos
     hear(world)
     describe(world, [told], [told.id])
     assert wanted(world, "gpu-1") == {}
+    with world.db.write() as tx:
+        tx.run(update(machine_table).values(behind=True))
     asked = hear(world, stray(told.id)).outcome.describe
     describe(world, [told], asked)
     assert list(wanted(world, "gpu-1")) == ["dev"]
@@ -146,6 +150,37 @@ def test_a_machine_makes_no_work_in_a_workspace_that_may_not_use_it(world: World
     assert wanted(world, "gpu-1") == {}
     with world.db.read() as tx:
         assert tx.all(workloads.select()) == []
+
+
+def test_on_a_site_that_was_not_restored_a_machine_makes_nothing_known_by_itself(world: World) -> None:
+    told = forgotten(world, "dev")
+    with world.db.write() as tx:
+        tx.run(update(machine_table).values(behind=False))
+    hear(world, stray(told.id))
+    describe(world, [told], [told.id])
+    assert (wanted(world, "gpu-1"), machine(world)["quarantine"]) == ({}, "unknown_work")
+    release(world)
+    assert machine(world)["quarantine"] is None
+
+
+def test_a_back_up_put_back_without_a_word_shows_in_what_a_machine_knows_later(world: World) -> None:
+    told = forgotten(world, "dev")
+    create(world, Creation("kept", gpus=1))
+    with world.db.write() as tx:
+        tx.run(update(machine_table).values(behind=False))
+    kept = saying(world, "kept", Seen.RUNNING)
+    told = replace(told, gpus=tuple({"GPU-gpu-1-0", "GPU-gpu-1-1"} - set(kept.gpus)))
+    hear(world, replace(kept, generation=kept.generation + 1), stray(told.id))
+    describe(world, [told], [told.id])
+    assert set(wanted(world, "gpu-1")) == {"kept", "dev"}
+
+
+def test_once_all_is_known_after_a_restore_nothing_more_is_believed(world: World) -> None:
+    told = forgotten(world, "dev")
+    hear(world)
+    hear(world, stray(told.id))
+    describe(world, [told], [told.id])
+    assert wanted(world, "gpu-1") == {}
 
 
 # ---- generations

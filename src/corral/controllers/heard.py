@@ -35,11 +35,11 @@ class Heard:
         return self._last.get(machine_id)
 
     def settle(self, machine_id: str) -> None:
-        """A machine's report was taken in, and all that runs there is known."""
+        """A machine's report was taken in, and its description of what is not known here."""
         self._settled.add(machine_id)
 
     def settled(self, machine_id: str) -> bool:
-        """Whether it is known what a machine runs, since this process began."""
+        """Whether a machine has said what it runs, since this process began."""
         return machine_id in self._settled
 
     def drop(self, machine_id: str) -> None:

@@ -21,9 +21,9 @@ from structlog import get_logger
 from corral.domain.errors import Refusal
 from corral.store.engine import Database
 from corral.store.faults import IntegrityError
-from corral.store.transaction import Signal, Tx, Wake
+from corral.store.transaction import Signal, Wake
 from corral.usecases import queue, workload_life
-from corral.usecases.fleets import Fleets
+from corral.usecases.fleets import Beginning, Fleets
 from corral.usecases.idempotency import Stored
 from corral.usecases.placement import CreateAsk, create_many
 from corral.usecases.queue import Queue
@@ -54,15 +54,12 @@ class _Question:
 class PlacementWorker:
     """Submit asks from any thread; each gets its own answer or refusal.
 
-    `has_said(machine)`: since this process began the machine has said what it runs, and that is known. Until
-    each that counts as Up has, what waits is not placed: a back-up may have been put back without a word, and
-    what waits in it may run already.
+    `has_said(machine)`: since this process began the machine has said what it runs (see `fleets.Beginning`).
     """
 
     def __init__(self, db: Database, has_said: Callable[[str], bool] = lambda _: True) -> None:
         self._db = db
         self._has_said = has_said
-        self._known: set[tuple[str, str]] = set()
         self._fleets = Fleets()
         self._waiting: deque[_Submitted] = deque()
         self._questions: deque[_Question] = deque()
@@ -77,6 +74,8 @@ class PlacementWorker:
         self._next_tick = self._next_queue = 0.0
 
     async def start(self) -> None:
+        with self._db.read() as tx:
+            self._fleets = Fleets(Beginning(queue.all_that_waits(tx), self._has_said))
         self._unsubscribe = self._db.subscribe(self._committed)
         self._thread.start()
 
@@ -240,15 +239,9 @@ class PlacementWorker:
             self._told[where] = version
 
     def _queues(self) -> list[Queue]:
-        """Return where something waits that may be placed."""
+        """Return where something waits."""
         with self._db.read() as tx:
-            return [here for here in queue.waiting_in(tx) if self._is_known(tx, here)]
-
-    def _is_known(self, tx: Tx, here: Queue) -> bool:
-        where = (here.cluster_id, here.org_id)
-        if where not in self._known and queue.is_known(tx, here, self._has_said):
-            self._known.add(where)
-        return where in self._known
+            return queue.waiting_in(tx)
 
     def _advance(self, here: Queue) -> None:
         with self._db.write() as tx:

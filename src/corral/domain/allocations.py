@@ -77,6 +77,8 @@ class Outcome:
     """All that this site does not know: `describe`, and what an admin has accepted. Not told to the machine."""
     ahead: Sequence[str] = ()
     """Allocations of which the machine claims a generation that this site cannot have given. Not told."""
+    newer: Sequence[str] = ()
+    """Allocations of which the machine knows something later than this site: a back-up was put back. Not told."""
 
 
 LOG_LINES_KEPT = 2000

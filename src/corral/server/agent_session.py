@@ -251,6 +251,8 @@ class Session:
         except Exception:
             # Nothing was taken in: the next report is, and asks for it again.
             log.exception("description_not_taken_in", machine=self.opened.machine_id)
+        else:
+            self._hub.heard.settle(self.opened.machine_id)  # what could not be adopted is held by the quarantine
         self.hear_again()
 
     def _told(self, tx: Tx) -> Sequence[Desired]:

@@ -15,12 +15,12 @@ _W, _M = workloads.c, machines.c
 def doubtful(tx: Tx, scope: Scope, cluster_id: str) -> frozenset[str]:
     """Return what waited when a back-up was restored, while a machine of the tenancy may run it without our knowing.
 
-    Each machine is in quarantine from the restore until it has reported and all it runs is known; an admin
+    Each machine is `behind` from the restore until it has reported and all it runs is known; an admin
     may release or remove it before.
     """
     restored_at = select(sites.c.restored_at).scalar_subquery()
     unheard = exists().where(
-        _M.cluster_id == cluster_id, _M.org_id == scope.org, _M.removed_at.is_(None), _M.quarantine.is_not(None)
+        _M.cluster_id == cluster_id, _M.org_id == scope.org, _M.removed_at.is_(None), _M.behind.is_(True)
     )
     rows = tx.all(
         select(_W.id).where(
@@ -35,7 +35,7 @@ def doubtful(tx: Tx, scope: Scope, cluster_id: str) -> frozenset[str]:
     return frozenset(row["id"] for row in rows)
 
 
-def counted_up(tx: Tx, scope: Scope, cluster_id: str) -> list[str]:
-    """Return the machines of a tenancy that count as Up, whether this process has heard them or not."""
+def counted_up(tx: Tx, scope: Scope, cluster_id: str) -> list[tuple[str, str]]:
+    """Return id and name of the machines that count as Up, whether this process has heard them or not; by name."""
     here = [_M.cluster_id == cluster_id, _M.org_id == scope.org, _M.removed_at.is_(None), _M.state == "up"]
-    return [row["id"] for row in tx.all(select(_M.id).where(*here))]
+    return [(row["id"], row["name"]) for row in tx.all(select(_M.id, _M.name).where(*here).order_by(_M.name))]

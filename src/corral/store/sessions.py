@@ -56,6 +56,7 @@ _LOCKED = (
         machines.c.session_epoch,
         machines.c.removed_at,
         machines.c.quarantine,
+        machines.c.behind,
         machines.c.unknown_work,
         machines.c.release,
         machines.c.inventory_digest,
@@ -132,7 +133,8 @@ def standing(tx: Tx, machine: MachineRef) -> Row | None:
 
 
 def quarantine_all(tx: Tx, kind: str, reason: str) -> None:
-    """Keep new work off every machine of the site that is not in quarantine already."""
+    """Keep new work off every machine of the site; the database is behind what each of them may run."""
+    tx.run(update(machines).where(machines.c.removed_at.is_(None)).values(behind=True))
     open = and_(machines.c.removed_at.is_(None), machines.c.quarantine.is_(None))
     tx.run(update(machines).where(open).values(quarantine=kind, quarantine_reason=reason))
 

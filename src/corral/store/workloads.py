@@ -312,6 +312,11 @@ def last_queue_no(tx: Tx, scope: Scope, cluster_id: str) -> int:
     return int(number or 0)
 
 
+def all_queued(tx: Tx) -> frozenset[str]:
+    """Return the ids of all of the site that wait: its own process asks, for every tenant alike."""
+    return frozenset(row["id"] for row in tx.all(select(_W.id).where(_W.queued, _W.ended_at.is_(None))))
+
+
 def machine_traits(tx: Tx, scopes: Collection[Scope], machine_ids: Collection[str]) -> dict[str, Row]:
     """Return of each machine of these organisations what people see beside a workload on it."""
     if not machine_ids:

@@ -34,14 +34,18 @@ class _Ambiguous(Exception):
     """Why something cannot be adopted by itself; for people."""
 
 
-def adopt(tx: Tx, machine: MachineRef, described: Sequence[Desired]) -> Adoption:
-    """Adopt what is unambiguous of what the machine describes. Locks the tenancy."""
+def adopt(tx: Tx, machine: MachineRef, described: Sequence[Desired], *, behind: bool) -> Adoption:
+    """Adopt what is unambiguous of what the machine describes. Locks the tenancy.
+
+    `behind`: a back-up was put back, so there may be workloads that this site never knew. Else a machine's
+    word makes none: only what waits here is believed to run there.
+    """
     adopted, ambiguous = [], []
     if described:
         fleet.lock(tx, Scope(machine.org_id), machine.cluster_id)
     for work in described:
         try:
-            _adopt(tx, machine, work)
+            _adopt(tx, machine, work, behind)
         except _Ambiguous as why:
             ambiguous.append((work.id, str(why)))
         else:
@@ -49,14 +53,16 @@ def adopt(tx: Tx, machine: MachineRef, described: Sequence[Desired]) -> Adoption
     return Adoption(adopted, ambiguous)
 
 
-def _adopt(tx: Tx, machine: MachineRef, work: Desired) -> None:
+def _adopt(tx: Tx, machine: MachineRef, work: Desired, behind: bool) -> None:
     scope = Scope(machine.org_id)
+    known = workloads.get(tx, scope, work.workload)
+    if known is None and not behind:
+        raise _Ambiguous("no back-up was put back, and this site never had its workload")
     _check_owner(tx, machine, work)
     _check_access(tx, machine, work)
     gpus = _gpus(tx, scope, machine, work)
     _check_quota(tx, machine, work)
     fleet.touch(tx, scope, machine.cluster_id, [machine.id])
-    known = workloads.get(tx, scope, work.workload)
     name = _revive(tx, scope, machine, work) if known is None else _unqueue(tx, scope, known, machine, work)
     ends = None if work.seconds_left is None else tx.now + timedelta(seconds=bounded(work.seconds_left))
     workloads.save(tx, scope, work.workload, must_end_by=ends)

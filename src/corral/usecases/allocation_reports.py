@@ -66,6 +66,7 @@ def apply(
         forget=sorted(id for id in (*ended, *now_released) if reports[id].state in (Seen.GONE, Seen.FAILED)),
         unknown=sorted(unknown),
         ahead=sorted(id for id in known if not is_plausible(live[id]["generation"], reports[id].generation)),
+        newer=sorted(id for id in known if _is_ahead(live[id], reports[id])),
     )
 
 

@@ -8,7 +8,7 @@ commit, what is remembered of its tenancies is thrown away.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from corral.domain import quotas
@@ -30,6 +30,37 @@ class Grant:
     quota: int | None
 
 
+RESTORED = "a back-up was restored: it may run on a machine that has not said since what it runs"
+
+
+@dataclass
+class Beginning:
+    """What a process cannot know when it begins: a back-up may have been put back without a word.
+
+    So what `waited` then is held while a machine that counts as Up has not said since what it runs.
+    """
+
+    waited: Collection[str] = frozenset()
+    """Workloads."""
+    has_said: Callable[[str], bool] = lambda _: True
+    _known: set[tuple[str, str]] = field(default_factory=set)
+
+    def holds(self, tx: Tx, tenancy: Tenancy) -> Mapping[str, str]:
+        """Return what of a tenancy's queue is held, and why."""
+        where = (tenancy.cluster_id, tenancy.scope.org)
+        held = [one.id for one in tenancy.queue if one.id in self.waited] if where not in self._known else []
+        if not held:
+            return {}
+        for id, name in restored.counted_up(tx, tenancy.scope, tenancy.cluster_id):
+            if not self.has_said(id):
+                return dict.fromkeys(
+                    held,
+                    f"the control plane was started: it may run on '{name}', which has not said since what it runs",
+                )
+        self._known.add(where)
+        return {}
+
+
 @dataclass
 class Waiting:
     """One workload that waits for capacity."""
@@ -49,6 +80,7 @@ class Tenancy:
 
     cluster_id: str
     scope: Scope
+    beginning: Beginning = field(default_factory=Beginning)
     version: int = -1
     fleet: Fleet = field(default_factory=Fleet)
     live_gpus: dict[str, int] = field(default_factory=dict)
@@ -60,6 +92,8 @@ class Tenancy:
     _live_on: dict[str, dict[str, int]] = field(default_factory=dict)
     """The part of each machine, by its id, in `live_gpus`."""
     _ahead: Ahead | None = None
+    _held: bool = False
+    """Something was left out of `_ahead` that may not be so the next time."""
 
     def grant(self, tx: Tx, workspace_id: str) -> Grant | None:
         """Return what the workspace may use here (None: nothing)."""
@@ -87,12 +121,20 @@ class Tenancy:
         use = quotas.Use(grant.quota, self.live_gpus.get(workspace_id, 0), before, gpus)
         return use if use.excess else None
 
+    def doubtful(self, tx: Tx) -> Mapping[str, str]:
+        """Return what of the queue may run already without this site's knowing, and why."""
+        if not self.queue:
+            return {}
+        since = dict.fromkeys(restored.doubtful(tx, self.scope, self.cluster_id), RESTORED)
+        return {**self.beginning.holds(tx, self), **since}
+
     def ahead(self, tx: Tx) -> Ahead:
         """Return whom a new ask must not overtake: what waits for machines (not for its own quota or access, nor
         for what a restored database does not know)."""
-        if self._ahead is None:
+        if self._ahead is None or self._held:
             self._ahead, before = Ahead(), dict[str, int]()
-            doubtful = restored.doubtful(tx, self.scope, self.cluster_id) if self.queue else ()
+            doubtful = self.doubtful(tx)
+            self._held = bool(doubtful)
             for waiting in self.queue:
                 grant = self.grant(tx, waiting.workspace_id)
                 asked, gpus = before.get(waiting.workspace_id, 0), waiting.want.ask.gpus
@@ -148,7 +190,8 @@ class Tenancy:
 class Fleets:
     """The tenancies remembered. Used by one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, beginning: Beginning | None = None) -> None:
+        self._beginning = beginning or Beginning()
         self._known: OrderedDict[tuple[str, str], Tenancy] = OrderedDict()
 
     def locked(self, tx: Tx, scope: Scope, cluster_id: str) -> Tenancy:
@@ -160,7 +203,7 @@ class Fleets:
         return self._at(tx, scope, cluster_id, fleet.version_of(tx, scope, cluster_id))
 
     def _at(self, tx: Tx, scope: Scope, cluster_id: str, version: int) -> Tenancy:
-        known = self._known.setdefault((cluster_id, scope.org), Tenancy(cluster_id, scope))
+        known = self._known.setdefault((cluster_id, scope.org), Tenancy(cluster_id, scope, self._beginning))
         self._known.move_to_end((cluster_id, scope.org))
         if len(self._known) > MOST_REMEMBERED:
             self._known.popitem(last=False)

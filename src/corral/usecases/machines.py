@@ -263,7 +263,7 @@ def release_quarantine(ctx: Context, cluster: str, name: str) -> Machine:
     if row["quarantine"] is not None:
         ref = rows.ref_of(row)
         accepted = unknown_work.accept(ctx.tx, ref, row) if row["quarantine"] == Quarantine.UNKNOWN_WORK.value else 0
-        rows.save(ctx.tx, ref, {"quarantine": None, "quarantine_reason": None})
+        rows.save(ctx.tx, ref, {"quarantine": None, "quarantine_reason": None, "behind": False})
         session_rows.forget(ctx.tx, ref)  # the copy that stays must not look like one that comes back
         ctx.wake(Wake.DESIRED, ref.id)
         ctx.record(

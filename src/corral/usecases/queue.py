@@ -6,7 +6,7 @@ workspace's quota only for its own workspace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from corral.domain import compute_clusters as rules
@@ -17,14 +17,13 @@ from corral.domain.events import Subject
 from corral.domain.fleet import Ahead, PlacementAsk, Plan
 from corral.domain.placement import Answer
 from corral.domain.workloads import Step, must_end_by
-from corral.store import allocations, fleet, restored, workloads
+from corral.store import allocations, fleet, workloads
 from corral.store.transaction import SITE, Scope, Tx, Wake
 from corral.usecases.context import Context
 from corral.usecases.fleets import Fleets, Tenancy, Waiting
 from corral.usecases.placement import allocation_row, cluster_of, hold_rows, no_access, record_placed, selected
 
 NO_ACCESS = "the workspace has no access to the cluster any more"
-DOUBTFUL = "a back-up was restored: it may run on a machine that has not reported since, or that is in quarantine"
 
 
 @dataclass(frozen=True)
@@ -41,9 +40,9 @@ def waiting_in(tx: Tx) -> list[Queue]:
     return [Queue(row["org_id"], row["cluster_id"], row["version"]) for row in workloads.tenancies_with_queue(tx)]
 
 
-def is_known(tx: Tx, here: Queue, has_said: Callable[[str], bool]) -> bool:
-    """Return whether every machine there that counts as Up `has_said` what it runs."""
-    return all(has_said(id) for id in restored.counted_up(tx, Scope(here.org_id), here.cluster_id))
+def all_that_waits(tx: Tx) -> frozenset[str]:
+    """Return the ids of all workloads of the site that wait."""
+    return workloads.all_queued(tx)
 
 
 class _Line:
@@ -53,12 +52,12 @@ class _Line:
         self.ahead = Ahead()
         self._tx, self._tenancy = tx, tenancy
         self._before: dict[str, int] = {}
-        self._doubtful = restored.doubtful(tx, tenancy.scope, tenancy.cluster_id)
+        self._doubtful = tenancy.doubtful(tx)
 
     def turn(self, waiting: Waiting) -> tuple[PlacementAsk | None, str]:
         """Return what is asked for now; or None, and why: its quota or access holds it back, no machine."""
         if waiting.id in self._doubtful:
-            return None, DOUBTFUL
+            return None, self._doubtful[waiting.id]
         grant = self._tenancy.grant(self._tx, waiting.workspace_id)
         if grant is None:
             return None, NO_ACCESS
@@ -95,7 +94,10 @@ def advance(tx: Tx, fleets: Fleets, org_id: str, cluster_id: str) -> None:
 
 
 def reasons(tx: Tx, fleets: Fleets, org_id: str, cluster_id: str) -> tuple[int, list[tuple[Waiting, str]]]:
-    """Return the version judged by, and of what waits whose reason changed, why it waits now. Nothing is locked."""
+    """Return the version judged by, and of what waits whose reason changed, why it waits now. Nothing is locked.
+
+    The version is -1 when some of it is held for what no version counts: it is to be tried again.
+    """
     tenancy = fleets.seen(tx, Scope(org_id), cluster_id)
     line, changed = _Line(tx, tenancy), []
     for waiting in tenancy.queue:
@@ -105,7 +107,7 @@ def reasons(tx: Tx, fleets: Fleets, org_id: str, cluster_id: str) -> tuple[int, 
         if why and why != waiting.reason:  # one that could go on now does so soon
             changed.append((waiting, why))
         line.stays(waiting, want)
-    return tenancy.version, changed
+    return -1 if tenancy.beginning.holds(tx, tenancy) else tenancy.version, changed
 
 
 def say(tx: Tx, org_id: str, changed: Sequence[tuple[Waiting, str]]) -> None:

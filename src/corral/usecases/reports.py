@@ -52,8 +52,10 @@ def described(tx: Tx, session: Opened, works: Sequence[Desired], asked: Collecti
     """Take in what a machine was once told to run and this site does not know: a restored database.
 
     `asked`: what this session was asked to describe; nothing else is taken. What is unambiguous is adopted;
-    the rest keeps the machine in quarantine. Nothing is stopped. Errors: as of `receive`.
+    the rest keeps the machine in quarantine: all that this site never knew, unless it is behind. Nothing is
+    stopped. Errors: as of `receive`.
     """
     row = sessions.current(tx, session)
     if row["quarantine"] == Quarantine.UNKNOWN_WORK.value:
-        adoption.adopt(tx, session.machine, [work for work in works if work.id in asked])
+        described = [work for work in works if work.id in asked]
+        adoption.adopt(tx, session.machine, described, behind=row["behind"])

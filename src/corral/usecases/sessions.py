@@ -68,6 +68,7 @@ def open(tx: Tx, key: str, hello: Hello, address: str) -> Opened:
     elif hello.incarnation not in ("", known.incarnation):
         reason = "It last worked for another state of this site: a back-up was restored since."
         quarantine(tx, machine, Quarantine.UNKNOWN_WORK, reason, address)
+        machine_rows.save(tx, machine, {"behind": True})
     return _opened(machine, epoch, known.incarnation)
 
 

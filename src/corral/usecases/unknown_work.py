@@ -37,8 +37,13 @@ def note(tx: Tx, machine: MachineRef, row: Row, seen: Sequence[Report], outcome:
         _keep(tx, machine, row, {"ids": now, "gpus": sorted(claimed)[:MAX_GPUS]} if strange else {})
     if not all(now.values()):
         sessions.quarantine(tx, machine, Quarantine.UNKNOWN_WORK, _why(outcome, before))
+        if outcome.newer:
+            machine_rows.save(tx, machine, {"behind": True})
     elif row["quarantine"] == Quarantine.UNKNOWN_WORK.value:
         sessions.lift_unknown_work(tx, machine)
+    if row["behind"] and all(now.values()):
+        fleet.touch(tx, Scope(machine.org_id), machine.cluster_id, [machine.id])
+        machine_rows.save(tx, machine, {"behind": False})
 
 
 def accept(tx: Tx, machine: MachineRef, row: Row) -> int:

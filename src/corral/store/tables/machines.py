@@ -41,6 +41,7 @@ machines = Table(
     moment("cordoned_at", nullable=True),
     Column("quarantine", String(20)),  # clone | unknown_work; no new work until decided
     Column("quarantine_reason", String(300)),
+    Column("behind", Boolean, nullable=False, default=False),  # a back-up was put back; not known yet what runs there
     Column("unknown_work", JSON, nullable=False, default=dict),  # {allocation: {gpus, accepted}}: runs, not known here
     Column("session_epoch", Integer, nullable=False, default=0),
     Column("release", String(40), nullable=False, default=""),

@@ -258,6 +258,7 @@ def upgrade() -> None:
         sa.Column("cordoned_at", UtcTime(), nullable=True),
         sa.Column("quarantine", sa.String(length=20), nullable=True),
         sa.Column("quarantine_reason", sa.String(length=300), nullable=True),
+        sa.Column("behind", sa.Boolean(), nullable=False),
         sa.Column("unknown_work", sa.JSON(), nullable=False),
         sa.Column("session_epoch", sa.Integer(), nullable=False),
         sa.Column("release", sa.String(length=40), nullable=False),

@@ -55,7 +55,10 @@ class Registry:
         self.address = ""
 
     def add(self, name: str, *layers: bytes, endless: bool = False, held: bool = False) -> str:
-        """Serve an image of these packed layers; return its reference. `endless` adds a layer that never ends."""
+        """Serve an image of these packed layers; return its reference.
+
+        `endless` adds a layer that never ends; of a `held` image the last layer is held back.
+        """
         digests = [_digest(each) for each in layers]
         self.blobs.update(zip(digests, layers, strict=True))
         sizes = [(digest, len(blob)) for digest, blob in zip(digests, layers, strict=True)]
@@ -63,9 +66,17 @@ class Registry:
             self.endless = _digest(b"endless")
             sizes.append((self.endless, ENDLESS))
         if held:
-            self.held.update(digests)
+            self.held.add(digests[-1])
         self._serve(name, sizes)
         return f"{self.address}/{name}:1"
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Hold layers back while the block runs, at most."""
+        try:
+            yield
+        finally:
+            self.goes_on.set()
 
     def _serve(self, name: str, sizes: list[tuple[str, int]]) -> None:
         # Podman compares nothing with what unpacked layers are said to be.
@@ -128,8 +139,8 @@ def serving() -> Iterator[Registry]:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         try:
-            yield registry
+            with registry.holding():
+                yield registry
         finally:
-            registry.goes_on.set()
             server.shutdown()
             thread.join()

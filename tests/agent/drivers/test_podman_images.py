@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import tarfile
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,7 +44,7 @@ def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Registry
 
 
 @pytest.fixture
-def puller(served: Registry, new_box: Callable[..., Box]) -> PodmanDriver:
+def puller(new_box: Callable[..., Box], served: Registry) -> PodmanDriver:
     """A machine of its own, that pulls from the registry."""
     assert served.address
     return new_box().driver()
@@ -188,25 +188,29 @@ def test_a_pull_is_broken_off_where_the_disk_is_nearly_full(puller: PodmanDriver
 def test_unused_images_make_room_while_a_larger_one_is_pulled(puller: PodmanDriver, served: Registry) -> None:
     puller._images.share_mib = 40
     pull(puller, served.add("old", registry.layer(30)))
-    pull(puller, served.add("new", registry.layer(16)))
+    new = served.add("new", registry.layer(16), registry.layer(1), held=True)
+    with ThreadPoolExecutor() as pool, served.holding():
+        pulled = pool.submit(pull, puller, new)
+        assert wait_for(lambda: named(puller) == set(), 20)
+        served.goes_on.set()
+        pulled.result(30)
     assert named(puller) == {"new:1"}
-    assert_nothing_is_left(puller, 16)
+    assert_nothing_is_left(puller, 17)
 
 
 def test_an_image_is_pulled_when_the_one_before_it_is_there(puller: PodmanDriver, served: Registry) -> None:
     first, second = served.add("first", registry.layer(1), held=True), served.add("second", registry.layer(2))
-    waits = threading.Event()
-    threads = [threading.Thread(target=pull, args=(puller, first))]
-    threads[0].start()
-    assert wait_for(lambda: any("first/blobs" in path for path in served.asked), 20)
-    say: Callable[[str], None] = lambda line: waits.set() if line.startswith("waiting") else None  # noqa: E731
-    threads.append(threading.Thread(target=puller._images.fetch, args=(second, say)))
-    threads[1].start()
-    assert waits.wait(20)
-    assert not any("second" in path for path in served.asked)
-    served.goes_on.set()
-    for thread in threads:
-        thread.join(30)
+    said: list[str] = []
+    with ThreadPoolExecutor() as pool, served.holding():
+        pulls = [pool.submit(pull, puller, first)]
+        assert wait_for(lambda: any("first/blobs" in path for path in served.asked), 20)
+        pulls.append(pool.submit(puller._images.fetch, second, said.append))  # type: ignore[arg-type]
+        assert wait_for(lambda: bool(said), 20)
+        assert said == ["waiting for another image that is being pulled"]
+        assert not any("second" in path for path in served.asked)
+        served.goes_on.set()
+        for each in pulls:
+            each.result(30)
     assert named(puller) == {"first:1", "second:1"}
 
 
@@ -215,21 +219,13 @@ def test_a_pull_that_takes_too_long_lets_another_go_first(
 ) -> None:
     monkeypatch.setattr(podman_images, "TURN_S", 0)
     first, second = served.add("first", registry.layer(1), held=True), served.add("second", registry.layer(2))
-    other = threading.Thread(target=pull, args=(puller, second))
-    refused: list[DriverError] = []
-
-    def pull_first() -> None:
-        with pytest.raises(DriverError, match="took too long to pull while others wait") as error:
-            pull(puller, first)
-        refused.append(error.value)
-
-    slow = threading.Thread(target=pull_first)
-    slow.start()
-    assert wait_for(lambda: any("first/blobs" in path for path in served.asked), 20)
-    other.start()
-    for thread in (slow, other):
-        thread.join(30)
-    assert [error.retry for error in refused] == [True]
+    with ThreadPoolExecutor() as pool, served.holding():
+        slow = pool.submit(pull, puller, first)
+        assert wait_for(lambda: any("first/blobs" in path for path in served.asked), 20)
+        pool.submit(pull, puller, second).result(30)
+        with pytest.raises(DriverError, match="took too long to pull while others wait") as refused:
+            slow.result(30)
+    assert refused.value.retry
     assert named(puller) == {"second:1"}
 
 

@@ -20,7 +20,9 @@ from corral.domain.machines import MachineState, Standing, closed_because
 from corral.domain.resources import Resources
 from corral.store.tables.clusters import tenancies
 from corral.store.tables.machines import gpus, machines
-from corral.store.tables.workloads import allocations, gpu_holds
+from corral.store.tables.orgs import members
+from corral.store.tables.users import ssh_keys
+from corral.store.tables.workloads import allocations, gpu_holds, workload_ssh_keys
 from corral.store.transaction import Row, Scope, Tx, Wake
 
 _M = machines.c
@@ -46,6 +48,26 @@ def lock_order(org_id: str, cluster_id: str) -> tuple[str, str]:
 def lock(tx: Tx, scope: Scope, cluster_id: str) -> int:
     """Lock the tenancy until the transaction ends; return its version. Take it before any other row lock."""
     return _version(tx, _LOCK, scope, cluster_id)
+
+
+def lock_org(tx: Tx, scope: Scope) -> None:
+    """Lock every tenancy of an organisation: for what changes allocations in any of them."""
+    _lock_all(tx, tenancies.c.org_id == scope.org)
+
+
+def lock_for_keys_of(tx: Tx, user_id: str) -> None:
+    """Lock every tenancy that a person's SSH keys are attached in, or can be meanwhile."""
+    attached = select(workload_ssh_keys.c.org_id).join(ssh_keys, ssh_keys.c.id == workload_ssh_keys.c.key_id)
+    member = select(members.c.org_id).where(members.c.user_id == user_id)
+    theirs = tenancies.c.org_id.in_(attached.where(ssh_keys.c.user_id == user_id))
+    _lock_all(tx, or_(theirs, tenancies.c.org_id.in_(member)))
+
+
+def _lock_all(tx: Tx, which: ColumnElement[bool]) -> None:
+    """In the order of `lock_order`."""
+    tx.all(
+        select(tenancies.c.version).where(which).order_by(tenancies.c.cluster_id, tenancies.c.org_id).with_for_update()
+    )
 
 
 def version_of(tx: Tx, scope: Scope, cluster_id: str) -> int:

@@ -14,6 +14,7 @@ from corral.domain.allocations import Desired
 from corral.domain.machines import MachineRef
 from corral.domain.resources import Resources
 from corral.store import allocations as rows
+from corral.store import fleet
 from corral.store.transaction import Row, Scope, Tx, Wake
 
 
@@ -32,8 +33,10 @@ def for_machine(tx: Tx, machine: MachineRef) -> list[Desired]:
 def wake_user(tx: Tx, scope: Scope, user_id: str) -> None:
     """A user's right to connect may have changed: their keys and open streams are judged again.
 
-    For every change of a membership, role or workspace membership in this organisation.
+    For every change of a membership, role or workspace membership in this organisation. Locks its tenancies:
+    reports and the clock write the same allocations, in orders of their own.
     """
+    fleet.lock_org(tx, scope)
     _renew(tx, scope, rows.live_with_keys_of(tx, scope, user_id))
     tx.wake(Wake.STREAMS, user_id)
 

@@ -93,8 +93,8 @@ def remove(ctx: Context) -> None:
     Its people lose it at once; its short name is free again; its audit is kept.
     """
     locked(ctx)
+    fleet.lock_org(ctx.tx, ctx.scope)
     for tenancy in cluster_rows.listed(ctx.tx, ctx.scope, None, ALL):
-        fleet.lock(ctx.tx, ctx.scope, tenancy["cluster_id"])
         join_token_rows.revoke_unused(ctx.tx, ctx.scope, tenancy["cluster_id"])
     _check_empty(ctx)
     people = [row["user_id"] for row in rows.members_listed(ctx.tx, ctx.scope, None, ALL)]

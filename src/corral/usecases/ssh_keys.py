@@ -11,6 +11,7 @@ from corral.domain import ssh_keys as rules
 from corral.domain.errors import Refusal, not_found
 from corral.domain.events import Subject
 from corral.domain.ssh_keys import PublicKey
+from corral.store import fleet
 from corral.store import ssh_keys as rows
 from corral.store import users as user_rows
 from corral.store.transaction import Row, Scope, Wake
@@ -72,6 +73,7 @@ def remove(ctx: Context, named: str) -> None:
 
     Errors: `NOT_FOUND`.
     """
+    fleet.lock_for_keys_of(ctx.tx, ctx.user.id)  # before the key, as whoever attaches it does
     row = rows.lock(ctx.tx, ctx.user.id, named)
     if row is None:
         raise not_found()

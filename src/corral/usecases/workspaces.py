@@ -76,6 +76,7 @@ def rename(ctx: Context, name: str) -> Workspace:
 def remove(ctx: Context) -> None:
     """Remove a workspace without live workloads, its access with it. Errors: `CONFLICT`, naming them."""
     row = _locked(ctx)
+    fleet.lock_org(ctx.tx, ctx.scope)
     clusters = access_rows.clusters_of(ctx.tx, ctx.scope, ctx.workspace.id)
     for cluster_id in clusters:
         fleet.touch(ctx.tx, ctx.scope, cluster_id)

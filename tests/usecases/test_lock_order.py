@@ -1,0 +1,68 @@
+"""What numbers allocations anew waits for their tenancies: reports write the same rows in an order of their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import text
+
+from corral.domain.compute_clusters import Creation
+from corral.domain.permissions import Role
+from corral.store import fleet
+from corral.store.transaction import Scope
+from corral.usecases import members, ssh_keys, workspaces
+from tests.placing import create
+from tests.world import World, public_key
+
+WAITS = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FROM tenancies%'")
+
+
+def remove_key(world: World) -> None:
+    with world.act("member") as ctx:
+        ssh_keys.remove(ctx, "laptop")
+
+
+def remove_member(world: World) -> None:
+    with world.act("admin", org="acme") as ctx:
+        members.remove(ctx, "member")
+
+
+def set_role(world: World) -> None:
+    with world.act("owner", org="acme") as ctx:
+        members.set_role(ctx, "member", Role.ADMIN)
+
+
+def leave_workspace(world: World) -> None:
+    with world.act("admin", "acme", "research") as ctx:
+        workspaces.remove_member(ctx, "member")
+
+
+@pytest.mark.parametrize("act", [remove_key, remove_member, set_role, leave_workspace])
+def test_whoever_numbers_allocations_anew_waits_for_their_tenancy(
+    world_on_both: World, act: Callable[[World], None]
+) -> None:
+    world = world_on_both
+    world.add_machine("gpu-1")
+    with world.act("member") as ctx:
+        ssh_keys.add(ctx, "laptop", public_key("laptop"))
+    create(world, Creation("dev", ssh_keys=["laptop"]))
+    with ThreadPoolExecutor(1) as pool:
+        if world.db.is_sqlite:
+            pool.submit(act, world).result(20)  # SQLite has one writer
+            return
+        with world.db.write() as tx:
+            fleet.lock(tx, Scope(world.ids.orgs["acme"]), world.ids.clusters["default"])
+            done, deadline = pool.submit(act, world), time.monotonic() + 20
+            while not done.done() and not _waits(world):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            assert not done.done()
+        done.result(20)
+
+
+def _waits(world: World) -> bool:
+    with world.db.read() as tx:
+        return bool(tx.scalar(WAITS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from sqlalchemy import event, insert
 
 from corral.domain.allocations import Seen
+from corral.server.app import EXPLAINS_OF_A_USER
 from corral.store.tables.users import ssh_keys
 from corral.usecases.context import new_id
 from tests.placing import allocation, report, saying, wanted, workload
@@ -152,6 +154,19 @@ def test_what_waits_says_why_and_ends_at_once(world_running: World) -> None:
     assert made["reason"] == "gpu-1: 4 of 4 GPUs free, 8 asked"
     world_running.client("member").delete(f"{CLUSTERS}/big")
     assert workload(world_running, "big")["state"] == "terminated"
+
+
+def test_a_person_asks_only_so_much_at_once_where_something_would_go(world_running: World) -> None:
+    explaining, member = world_running.app.state.explaining, world_running.ids.users["member"]
+    explain = f"{BASE}/placements/explain"
+    with contextlib.ExitStack() as held:
+        for _ in range(EXPLAINS_OF_A_USER):
+            held.enter_context(explaining.held(member))
+        answer = world_running.client("member").post(explain, json={"gpus": 1})
+        assert (answer.status_code, answer.json()["code"]) == (429, "RATE_LIMITED")
+        assert world_running.client("lead").post(explain, json={"gpus": 1}).status_code == 200
+    assert world_running.client("member").post(explain, json={"gpus": 1}).status_code == 200
+    assert not explaining._taken
 
 
 def test_explain_names_each_machine_and_creates_nothing(world_running: World) -> None:

@@ -21,7 +21,7 @@ from corral.store.engine import Database
 from corral.store.tables.orgs import members, workspace_members
 from corral.store.tables.users import api_tokens
 from corral.store.transaction import SITE, Actor, Wake
-from tests.live_server import Site, eventually, live_server
+from tests.live_server import DEADLINE_S, Site, eventually, live_server
 from tests.world import World
 
 
@@ -354,6 +354,42 @@ def test_a_person_has_only_so_many_event_streams(world: World, monkeypatch: pyte
         for listener in listeners:
             listener.join()
         eventually(lambda: not site.app.state.live._listeners)
+
+
+def test_listeners_hear_and_lose_their_right_however_many_ask_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, go_on, waiting = routes._resolve, threading.Event(), threading.Semaphore(0)
+
+    def resolve(door: Any, filters: Any) -> Any:
+        if door.caller.token.startswith("made-up"):
+            waiting.release()
+            assert go_on.wait(DEADLINE_S)
+        return real(door, filters)
+
+    monkeypatch.setattr(routes, "_resolve", resolve)
+    with listening(world) as site:
+        listener = Listener(site, world.tokens["member"])
+        askers = [threading.Thread(target=Listener, args=(site, f"made-up-{n}")) for n in range(live.THREADS + 2)]
+        for asker in askers:
+            asker.start()
+        try:
+            for _ in range(live.THREADS):
+                assert waiting.acquire(timeout=DEADLINE_S)
+            record(world, n=1)
+            eventually(lambda: listener.numbers == [1])
+            leave(world, "member")
+            with world.db.write() as tx:
+                tx.run(delete(members).where(members.c.user_id == world.ids.users["member"]))
+                tx.wake(Wake.STREAMS, world.ids.users["member"])
+            record(world, n=2)
+            assert listener.ended.wait(DEADLINE_S)
+        finally:
+            go_on.set()
+            for asker in askers:
+                asker.join()
+        listener.join()
+    assert listener.numbers == [1]
 
 
 def test_what_has_left_memory_is_read_from_the_database(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import select as select_rows
 from sqlalchemy import update
 from starlette.websockets import WebSocket, WebSocketState
 from websockets.sync.client import ClientConnection, connect
@@ -28,6 +29,7 @@ from corral.protocol import messages as wire
 from corral.server import serving, tunnel
 from corral.server.door import Door
 from corral.store.engine import Database
+from corral.store.tables.journal import journal
 from corral.store.tables.machines import machines
 from corral.store.tables.workloads import allocations, workloads
 from corral.store.transaction import Wake
@@ -151,6 +153,61 @@ def test_what_is_revoked_while_a_stream_is_let_in_ends_it_at_once(
     with scripted.session(ground.site, ground.machine), pytest.raises(StreamError) as caught:
         ground.open()
     assert caught.value.code == "NOT_ACTIVE"
+
+
+def test_a_stream_that_one_has_no_place_for_is_not_said_to_be_open(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ground.site.app.state.streams._places, "_most", 1)
+
+    def opened() -> int:
+        with ground.world.db.read() as tx:
+            return len(tx.all(select_rows(journal.c.seq).where(journal.c.type == "workload.stream")))
+
+    with scripted.session(ground.site, ground.machine) as agent:
+        with ground.opened(agent):
+            for _ in range(3):
+                with pytest.raises(StreamError) as caught:
+                    ground.open()
+                assert caught.value.code == "RATE_LIMITED"
+            assert opened() == 1
+        eventually(lambda: not ground.site.app.state.streams._places._taken)
+        with ground.opened(agent):
+            assert opened() == 2
+
+
+def test_who_may_not_stay_is_put_out_however_many_ask_anew(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter, go_on, waiting = Door.write, threading.Event(), threading.Semaphore(0)
+
+    @contextmanager
+    def slowly(door: Door) -> Iterator[Context]:
+        waiting.release()
+        assert go_on.wait(DEADLINE_S)
+        with enter(door) as ctx:
+            yield ctx
+
+    # Each another: no line of one asker bounds them.
+    tokens = [ground.world.token("member", ["all"], name=f"token-{number}") for number in range(12)]
+
+    def ask(number: int) -> int:
+        headers = {"Authorization": f"Bearer {tokens[number]}"}
+        return httpx.get(f"{ground.site.url}{DEV}/logs?kind=container", headers=headers, timeout=60).status_code
+
+    with (
+        scripted.session(ground.site, ground.machine) as agent,
+        ground.opened(agent) as (person, _),
+        ThreadPoolExecutor(12) as people,
+    ):
+        monkeypatch.setattr(Door, "write", slowly)
+        answers = people.map(ask, range(12))
+        try:
+            for _ in range(tunnel.THREADS):
+                assert waiting.acquire(timeout=DEADLINE_S)
+            ground.terminate()
+            assert ended(person) == "dev is being terminated."
+        finally:
+            go_on.set()
+        assert list(answers) == [409] * 12  # it is being terminated
 
 
 def test_a_stream_that_could_not_be_judged_is_judged_again(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,12 +27,16 @@ from corral.server.artefact import ArtefactStore
 from corral.server.config import Config
 from corral.server.live import Live
 from corral.server.middleware import BodyLimit, RequestIds
+from corral.server.places import Places
 from corral.server.routes import ROUTERS, bare_routes
 from corral.server.tunnel import Streams
 from corral.store.engine import Database
 from corral.usecases.attempts import Attempts
 from corral.usecases.denials import Denials
 from corral.usecases.tokens import LastUsed
+
+EXPLAINS_OF_A_USER = 4
+"""At once: each takes a turn of the one thread that places everybody's work."""
 
 
 def create_app(config: Config, db: Database, *, monotonic: Callable[[], float] = time.monotonic) -> FastAPI:
@@ -63,6 +67,7 @@ def create_app(config: Config, db: Database, *, monotonic: Callable[[], float] =
     app.state.last_used = LastUsed(db)
     app.state.attempts = Attempts()
     app.state.denials = Denials()
+    app.state.explaining = Places(EXPLAINS_OF_A_USER, "questions where something would go")
     app.state.on_lease_lost = stop_process
     app.state.artefact = ArtefactStore(config.state_dir / "artefact")
     errors.install(app)

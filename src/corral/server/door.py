@@ -22,6 +22,7 @@ from corral.domain.errors import Refusal, not_found
 from corral.domain.events import Entry, Subject
 from corral.domain.ids import shown
 from corral.domain.permissions import ROUTES, Rule
+from corral.domain.secrets import hashed
 from corral.server.errors import request_id_of
 from corral.store.engine import Database
 from corral.store.transaction import Actor, Tx
@@ -54,6 +55,11 @@ class Door:
         self.place = Place(_name(request, "org"), _name(request, "ws"))
         self._route = f"{method} {request.url.path}"
 
+    @property
+    def asker(self) -> str:
+        """Who asks, as far as it is known before the door is entered: a credential, or else an address."""
+        return hashed(self.caller.token).hex() if self.caller.token else self.caller.address
+
     @contextmanager
     def read(self) -> Iterator[Context]:
         """Enter, in a transaction that only reads."""
@@ -65,6 +71,11 @@ class Door:
         """Enter, in a transaction that commits at the end."""
         with self.audited(), self._db.write() as tx:
             yield self._enter(tx)
+
+    def user_id(self) -> str:
+        """Enter only to learn who it is."""
+        with self.read() as ctx:
+            return ctx.user.id
 
     def _enter(self, tx: Tx) -> Context:
         ctx = enter(tx, self.caller, self.rule, self.place)

@@ -35,6 +35,9 @@ BATCH = 500
 POLL_EVERY_S = 2.0
 """Another process (a command on the same database) wakes nobody here."""
 THREADS = 4
+OF_AN_ASKER = 2
+"""Threads that one asker may have of them."""
+JUDGES = 2
 LISTENERS_OF_A_USER = 50
 """A browser uses one for all its tabs."""
 
@@ -69,7 +72,11 @@ class Live:
         self._woken = asyncio.Event()
         self._listeners: dict[str, list[Listener]] = {}
         self._stopping = False
-        self.threads = Threads(THREADS)
+        self.threads = Threads(THREADS, OF_AN_ASKER)
+        """For who comes, and for what has left the ring."""
+        self.judging = Threads(JUDGES)
+        """For looking again at listeners' rights: who asks anew does not stand before that."""
+        self._tailing = Threads(1)
         self.seq = 0
         """The newest sequence that listeners may see."""
         self.rights = 0
@@ -78,7 +85,7 @@ class Live:
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._unsubscribe = self._db.subscribe(self._on_commit)
-        self.incarnation, self.seq = await self.threads.run(self._newest)
+        self.incarnation, self.seq = await self._tailing.run(self._newest)
         self._floor = self.seq
         self._tail_task = asyncio.create_task(self._tail())
 
@@ -165,7 +172,7 @@ class Live:
     async def _tail(self) -> None:
         while True:
             try:
-                kept, seq = await self.threads.run(self._read)
+                kept, seq = await self._tailing.run(self._read)
             except Exception as error:  # the database is away: say so, and go on when it is back
                 log.warning("journal_tail_failed", error=str(error))
                 kept, seq = [], self.seq

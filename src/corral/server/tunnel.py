@@ -24,6 +24,7 @@ from corral.protocol.messages import OpenStream, StreamTarget
 from corral.server.agents import Hub
 from corral.server.door import Door
 from corral.server.errors import deny
+from corral.server.places import Places
 from corral.server.threads import Threads
 from corral.store.engine import Database
 from corral.store.transaction import Signal, Wake
@@ -38,7 +39,10 @@ CHECK_TRIES, CHECK_AGAIN_S = 5, 2.0
 """A stream that cannot be judged for so long, as the database is away, ends: who may not stay must not."""
 CLOSE_WITHIN_S = 5.0
 """A side that does not read cannot be told why."""
-THREADS = 8
+THREADS, OF_AN_ASKER = 8, 2
+"""For asks; one asker has at most so many of them."""
+JUDGES = 4
+"""Threads for judging open streams again: new asks do not stand before that."""
 CLOSE_NOT_ALLOWED = 4403
 CLOSE_ENDED = 1000
 MAX_STREAMS_OF_A_USER = 200
@@ -101,7 +105,9 @@ class Streams:
         self._open: dict[str, Open] = {}
         self._asking: list[set[str]] = []
         """For each ask at the door: what changed since, as its stream is not open yet."""
-        self._threads = Threads(THREADS)
+        self._threads = Threads(THREADS, OF_AN_ASKER)
+        self._judges = Threads(JUDGES)
+        self._places = Places(MAX_STREAMS_OF_A_USER, "open streams")
         self._jobs: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -138,7 +144,7 @@ class Streams:
         except (RuntimeError, WebSocketDisconnect, OSError):
             pass  # the person left before it was open
         finally:
-            self._open.pop(stream.id, None)
+            self._forget(stream)
             stream.end("The person has left.")
 
     async def serve_agent(self, ws: WebSocket, stream_id: str, machine_id: str) -> None:
@@ -166,7 +172,7 @@ class Streams:
         try:
             return await _said(await self._dialled(stream))
         finally:
-            self._open.pop(stream.id, None)
+            self._forget(stream)
             stream.end("The log was read.")
 
     async def _ask(self, door: Door, name: str, target: StreamTarget, port: int) -> Open:
@@ -183,26 +189,35 @@ class Streams:
         try:
             await self._hub.ask_stream(where.machine_id, ask)
         except BaseException:
-            del self._open[stream.id]
+            self._forget(stream)
             raise
         return stream
+
+    def _forget(self, stream: Open) -> None:
+        if self._open.pop(stream.id, None) is not None:
+            self._places.give(stream.target.user_id)
 
     async def _authorised(self, door: Door, name: str, target: StreamTarget, port: int) -> Open:
         """Let it in and count it among the open ones. What was revoked meanwhile is judged at once, not forgotten."""
 
+        taken: list[str] = []
+
         def authorise() -> connections.Target:
             with door.write() as ctx:
+                self._places.take(ctx.user.id)  # before the entry says that one was opened
+                taken.append(ctx.user.id)
                 return connections.open_stream(ctx, name, target.value, port)
 
         changed: set[str] = set()
         self._asking.append(changed)
         try:
-            where = await self._threads.run(authorise)
+            where = await self._threads.run_for(door.asker, authorise)
+        except BaseException:
+            for user_id in taken:
+                self._places.give(user_id)
+            raise
         finally:
             self._asking = [other for other in self._asking if other is not changed]
-        mine = sum(1 for other in self._open.values() if other.target.user_id == where.user_id)
-        if mine >= MAX_STREAMS_OF_A_USER:
-            raise Refusal("RATE_LIMITED", f"You have {mine} open streams. Close some first.", retry_after_s=5)
         stream = Open(os.urandom(16).hex(), door, where, asyncio.get_running_loop().create_future())
         self._open[stream.id] = stream
         if stream.concerns(changed):
@@ -265,7 +280,7 @@ class Streams:
                 connections.still_allowed(ctx, stream.target)
 
         try:
-            await self._threads.run(allowed)
+            await self._judges.run(allowed)
         except Refusal as refusal:
             stream.end(refusal.message)
         except Exception:

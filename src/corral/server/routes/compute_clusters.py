@@ -17,6 +17,7 @@ from corral.domain.errors import Refusal
 from corral.domain.ids import SLUG
 from corral.domain.workloads import State
 from corral.server.door import AtDoor, Door, Page, page_token
+from corral.server.places import Places
 from corral.store.transaction import Row
 from corral.usecases import compute_clusters, queue
 from corral.usecases.compute_clusters import Change, ComputeCluster, Wanted
@@ -332,7 +333,9 @@ async def explain_placement(request: Request, org: str, ws: str, body: ExplainBo
             return queue.explain(ctx, fleets, body.creation())
 
     placer: PlacementWorker = request.app.state.placer
-    found = await asyncio.wrap_future(placer.ask(explain))
+    explaining: Places = request.app.state.explaining
+    with explaining.held(await run_in_threadpool(door.user_id)):
+        found = await asyncio.wrap_future(placer.ask(explain))
     machines = [
         MachineAnswerView(machine=a.machine, takes=not a.reason, reason=a.reason or None) for a in found.answers
     ]

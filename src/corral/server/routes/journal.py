@@ -141,7 +141,7 @@ async def stream_events(
     """
     live: Live = request.app.state.live
     rights = live.rights  # before: a right lost while this looks is looked at again
-    ears = await live.threads.run(lambda: _resolve(door, filters))
+    ears = await live.threads.run_for(door.asker, lambda: _resolve(door, filters))
     live.check_room(ears.user_id)
     start, reset = _start(live, request.headers.get("last-event-id") or last_event_id)
     return _Events(_Follow(door, filters, live, ears), rights, start, reset)
@@ -189,7 +189,7 @@ class _Follow:
                 # Whether this person may still listen, and to what. An expired token wakes nobody: look now and then.
                 listener.stale = False
                 try:
-                    self._ears = await self.live.threads.run(lambda: _resolve(self._door, self._filters))
+                    self._ears = await self.live.judging.run(lambda: _resolve(self._door, self._filters))
                 except Refusal:
                     return
             if beat:
@@ -208,7 +208,7 @@ class _Follow:
             kept, reach = recent
             return [one.frame for one in kept if journal.sees(self._ears.scope, self._ears.want, one.row)], reach
         until = self.live.seq
-        rows = await self.live.threads.run(lambda: self._older(seq, until))
+        rows = await self.live.threads.run_for(self._door.asker, lambda: self._older(seq, until))
         frames = [entries.frame(row, self.live.incarnation) for row in rows]
         return frames, rows[-1]["seq"] if len(rows) == BATCH else until
 

@@ -121,6 +121,17 @@ def test_accepted_work_does_not_make_this_site_look_behind(world: World) -> None
     assert workload(world, "dev")["state"] == "active"  # missing: a difference, not its end
 
 
+def test_of_what_cannot_be_read_nothing_is_concluded(world: World) -> None:
+    create(world, Creation("dev", gpus=1))
+    hear(world, saying(world, "dev", Seen.RUNNING))
+    held = allocation(world, "dev")["id"]
+    with world.db.write() as tx:
+        reports.receive(tx, session(world), Said("", "", None, (), [stray()], {held}))
+    assert (workload(world, "dev")["state"], allocation(world, "dev")["released_at"]) == ("active", None)
+    hear(world, stray())
+    assert workload(world, "dev")["state"] == "terminated"
+
+
 # ---- what a machine may make known
 
 

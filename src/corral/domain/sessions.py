@@ -39,6 +39,8 @@ class Report:
     inventory: Inventory | None
     conditions: Sequence[Condition]
     allocations: Sequence[allocations.Report]
+    unreadable: Collection[str] = ()
+    """Allocations that it speaks of in a way that cannot be read."""
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,7 @@ def report(said: wire.Report) -> domain.Report:
         None if said.inventory is None else _inventory(said.inventory, said.inventory_digest),
         [*unread, *conditions],
         seen,
+        {one.id for one in said.allocations} - {one.id for one in seen},
     )
 
 

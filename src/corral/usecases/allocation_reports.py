@@ -38,23 +38,33 @@ KEY_LIMIT = 1_000
 _STEPS = frozenset(step.value for step in Step)
 
 
-def apply(
-    tx: Tx, machine: MachineRef, seen: Sequence[Report], *, behind: bool = False, accepted: Collection[str] = ()
-) -> Outcome:
+@dataclass(frozen=True)
+class Beside:
+    """What is known of a machine beside its report."""
+
+    behind: bool = False
+    """This site's database is older than what the machine knows."""
+    accepted: Collection[str] = ()
+    """Allocations that an admin lets run there though this site does not know them."""
+    unreadable: Collection[str] = ()
+    """Allocations that the report speaks of, but not so that it can be read: nothing is concluded of them."""
+
+
+def apply(tx: Tx, machine: MachineRef, seen: Sequence[Report], beside: Beside = Beside()) -> Outcome:
     """Take in what a machine reports of everything of Corral's on it; return what to tell it.
 
-    `behind`: this site's database is known to be older than what the machine knows. `accepted`: allocations
-    that an admin lets run there though this site does not know them. The tenancy is locked already
-    (`sessions.current`).
+    The tenancy is locked already (`sessions.current`).
     """
     scope, reports = Scope(machine.org_id), {report.id: report for report in seen}
     live = {row["id"]: row for row in allocations.live_on(tx, scope, machine.id)}
     others = reports.keys() - live.keys()
     ended = {row["id"]: row for row in allocations.by_ids(tx, scope, machine.id, others)}
     unknown = others - ended.keys()
-    site = _Site(tx.now, behind or not unknown <= set(accepted))
+    site = _Site(tx.now, beside.behind or not unknown <= set(beside.accepted))
     gpus = allocations.held_gpus(tx, scope, live)
     for id, row in live.items():
+        if id in beside.unreadable:
+            continue
         if _news(row, reports.get(id), gpus[id], site):
             _take_in(tx, machine, row, reports.get(id), gpus[id], site)
     _lingering(tx, machine, ended, reports)
@@ -62,7 +72,7 @@ def apply(
     now_released = {row["id"] for row in allocations.by_ids(tx, scope, machine.id, known) if row["released_at"]}
     return Outcome(
         log_seen=_store_log(tx, scope, [reports[id] for id in sorted(known)]),
-        describe=sorted(unknown - set(accepted)),
+        describe=sorted(unknown - set(beside.accepted)),
         forget=sorted(id for id in (*ended, *now_released) if reports[id].state in (Seen.GONE, Seen.FAILED)),
         unknown=sorted(unknown),
         ahead=sorted(id for id in known if not is_plausible(live[id]["generation"], reports[id].generation)),

@@ -41,8 +41,8 @@ def receive(tx: Tx, session: Opened, report: Report) -> Processed:
     if report.inventory is not None and report.inventory.digest != row["inventory_digest"]:
         machines.judge_inventory(tx, machine, report.inventory)
     behind = row["quarantine"] == Quarantine.UNKNOWN_WORK.value
-    accepted = unknown_work.accepted(row)
-    outcome = allocation_reports.apply(tx, machine, report.allocations, behind=behind, accepted=accepted)
+    beside = allocation_reports.Beside(behind, unknown_work.accepted(row), report.unreadable)
+    outcome = allocation_reports.apply(tx, machine, report.allocations, beside)
     unknown_work.note(tx, machine, row, report.allocations, outcome)
     lacking = report.inventory is None and row["inventory_digest"] != report.digest
     return Processed(outcome, need_inventory=lacking, quarantined=row["quarantine"] is not None)

@@ -87,6 +87,7 @@ def test_what_is_wanted_is_started_and_reported_with_its_steps(tmp_path: Path) -
             b.tell(want(gpus=("GPU-1",)))
             await until(lambda: b.report().step)
             assert (b.report().state, b.report().generation) == (AllocationState.PREPARING, 1)
+            assert b.report().gpus == ("GPU-1",)  # promised to it: a site that lost it gives them to nobody
             b.driver.hold_start.set()
             seen = await b.reached(AllocationState.RUNNING)
             assert (seen.gpus, seen.host_key, seen.container) == (("GPU-1",), "ssh-ed25519 a1", "c-a1")

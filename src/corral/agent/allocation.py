@@ -142,7 +142,8 @@ class Allocation:
             state=state,
             step=self._step if state is AllocationState.PREPARING else None,
             message=self._message,
-            gpus=record.gpus,
+            # Before its first start it has none, but they are promised to it.
+            gpus=record.gpus or (record.want.gpus if state is AllocationState.PREPARING else ()),
             host_key=record.host_key,
             oom_kills=record.oom_kills + self._seen.oom_kills,
             exit_code=self._seen.exit_code,

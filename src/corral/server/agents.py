@@ -27,6 +27,7 @@ from corral.protocol import messages as wire
 from corral.server import agent_codec as codec
 from corral.server.agent_session import CLOSE_FAULT, CLOSES, Session, Telemetry, close
 from corral.server.config import Config
+from corral.server.door import bearer
 from corral.server.errors import deny
 from corral.server.rate_limit import RateLimit
 from corral.store import fleet
@@ -178,7 +179,7 @@ class Hub:
 
     async def _admitted(self, ws: WebSocket) -> Session | None:
         """Return the session that its hello opened, or None when it was refused."""
-        key = _bearer(ws)
+        key = bearer(ws) or ""
         try:
             self._let_try(key)
             who = await self._known(key, _address(ws))
@@ -225,7 +226,7 @@ class Hub:
 
     async def _is_still_known(self, ws: WebSocket, session: Session) -> bool:
         """Look again at one who came while machines were removed: it was not among the sessions that are told."""
-        key = _bearer(ws)
+        key = bearer(ws) or ""
         try:
             await self.ask(lambda tx: sessions.authenticate(tx, key))
         except Refusal as refusal:
@@ -346,11 +347,6 @@ def _come_again(why: str) -> Refusal:
 
 def _too_many(wait_s: int) -> Refusal:
     return Refusal("RATE_LIMITED", f"Too many sessions were asked for. Come again in {wait_s} s.", retry_after_s=wait_s)
-
-
-def _bearer(ws: WebSocket) -> str:
-    scheme, _, key = ws.headers.get("authorization", "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else ""
 
 
 def _address(ws: WebSocket) -> str:

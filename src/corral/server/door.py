@@ -48,7 +48,7 @@ class Door:
         self.rule: Rule = ROUTES[(method, template)]
         self._template = f"{method} {template}"
         self.caller = Caller(
-            _bearer(request),
+            bearer(request),
             request.client.host[:ADDRESS_MAX] if request.client else "",
             str(request.scope["state"]["request_id"]),
         )
@@ -167,7 +167,8 @@ def _name(request: HTTPConnection, parameter: str) -> str | None:
     return "" if text is not None and "\0" in text else text
 
 
-def _bearer(request: HTTPConnection) -> str | None:
+def bearer(request: HTTPConnection) -> str | None:
+    """Return the credential that a request brings, unchecked."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" and token else None
 
@@ -178,6 +179,14 @@ class Paging:
 
     size: int
     after: str | None
+
+    def sequence(self) -> int | None:
+        """Return `after` in a list that is sorted by the journal's sequence. Errors: `INVALID_REQUEST`."""
+        if self.after is None:
+            return None
+        if not (self.after.isascii() and self.after.isdigit() and len(self.after) < 19):
+            raise _not_of_this_list()
+        return int(self.after)
 
 
 async def paging(
@@ -201,10 +210,14 @@ def read_page_token(token: str) -> str:
     except (binascii.Error, UnicodeDecodeError, ValueError):
         key = ""
     if not key or "\0" in key:
-        raise Refusal(
-            "INVALID_REQUEST", "page_token: not one that this list gave. Start from the first page.", field="page_token"
-        )
+        raise _not_of_this_list()
     return key
+
+
+def _not_of_this_list() -> Refusal:
+    return Refusal(
+        "INVALID_REQUEST", "page_token: not one that this list gave. Start from the first page.", field="page_token"
+    )
 
 
 __all__ = ["AtDoor", "Door", "Page", "Paging", "enter_door", "page_token", "request_id_of", "without_secrets"]

@@ -22,7 +22,7 @@ from structlog import get_logger
 from corral.domain.errors import Refusal
 from corral.protocol.messages import OpenStream, StreamTarget
 from corral.server.agents import Hub
-from corral.server.door import Door
+from corral.server.door import Door, bearer
 from corral.server.errors import deny
 from corral.server.places import Places
 from corral.server.threads import Threads
@@ -385,8 +385,7 @@ def _target(ws: WebSocket) -> tuple[StreamTarget, int]:
 async def agent_route(ws: WebSocket) -> None:
     """`WS /api/v1/agent/streams/{stream}`: an agent's dial-back, with its machine's credential."""
     hub: Hub = ws.app.state.hub
-    scheme, _, text = ws.headers.get("authorization", "").partition(" ")
-    key = text.strip() if scheme.lower() == "bearer" else ""
+    key = bearer(ws) or ""
     try:
         machine_id = (await hub.ask(lambda tx: sessions.authenticate(tx, key))).machine_id
     except Refusal as refusal:

@@ -75,10 +75,6 @@ def lock(tx: Tx, scope: Scope) -> RowMapping | None:
     return tx.one(select(orgs).where(orgs.c.id == scope.org, orgs.c.removed_at.is_(None)).with_for_update())
 
 
-def by_id(tx: Tx, scope: Scope) -> RowMapping | None:
-    return tx.one(select(orgs).where(orgs.c.id == scope.org, orgs.c.removed_at.is_(None)))
-
-
 def add(tx: Tx, id: str, slug: str, name: str, contact: str) -> bool:
     """Make an organisation; False when the short name is taken."""
     row = {"id": id, "slug": slug, "name": name, "contact": contact, "created_at": tx.now}

@@ -15,9 +15,9 @@ from corral.server.rate_limit import RateLimit
 from corral.server.threads import Threads
 from corral.store.engine import Database
 from corral.usecases import joining
+from corral.usecases.sessions import OLDEST_PROTOCOL
 
 PATH = "/api/v1/agent/join"
-OLDEST_PROTOCOL = 1
 THREADS = 4
 BURST, PER_SECOND = 300, 5.0
 """Refused attempts of one address: a whole fleet may stand behind one, and what runs in its containers."""

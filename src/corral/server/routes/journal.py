@@ -113,21 +113,13 @@ def list_audit(org: str, filters: AskFilters, page: Page, door: AtDoor) -> OrgAu
 
 def _listed(view: str, filters: Filters, page: Page, door: Door) -> tuple[Sequence[Row], str, str | None]:
     """Return a page's rows, the site's incarnation, and the token of the next page."""
-    before = _sequence(page.after)
+    before = page.sequence()
     with door.read() as ctx:
         want = journal.resolve(ctx, filters.query(view))
         rows = journal.show(ctx, want, before, page.size + 1)
         incarnation = journal.incarnation(ctx)
     shown = rows[: page.size]
     return shown, incarnation, page_token(str(shown[-1]["seq"])) if len(rows) > page.size else None
-
-
-def _sequence(after: str | None) -> int | None:
-    if after is None:
-        return None
-    if not (after.isascii() and after.isdigit() and len(after) < 19):
-        raise Refusal("INVALID_REQUEST", "page_token: not one that this list gave.", field="page_token")
-    return int(after)
 
 
 @router.get("/api/v1/orgs/{org}/events/stream")

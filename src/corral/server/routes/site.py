@@ -8,7 +8,6 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from corral.domain.errors import Refusal
 from corral.server.bodies import Body
 from corral.server.door import AtDoor, Page, page_token
 from corral.store.transaction import Row
@@ -75,17 +74,9 @@ def change_site(body: SiteChange, door: AtDoor) -> SiteView:
 @router.get("/api/v1/site/audit")
 def list_site_audit(page: Page, door: AtDoor) -> AuditList:
     """List the site's own audit entries, newest first. What organisations do stands in theirs."""
-    before = _sequence(page.after)
+    before = page.sequence()
     with door.read() as ctx:
         rows = use.audit(ctx, before, page.size + 1)
     items = [AuditView.of(row) for row in rows[: page.size]]
     more = len(rows) > page.size
     return AuditList(items=items, next_page_token=page_token(str(items[-1].seq)) if more else None)
-
-
-def _sequence(after: str | None) -> int | None:
-    if after is None:
-        return None
-    if not (after.isascii() and after.isdigit() and len(after) < 19):
-        raise Refusal("INVALID_REQUEST", "page_token: not one that this list gave.", field="page_token")
-    return int(after)

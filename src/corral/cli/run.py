@@ -23,7 +23,6 @@ _NEXT = {
     "NO_SSH_KEY": "`corral ssh-key add`, then `corral compute keys attach NAME`.",
     "CLUSTER_REQUIRED": "Name one with --cluster; `corral cluster list` shows them.",
     "NODE_IN_USE": "corral machine remove NAME --force ends that work as lost.",
-    "CLUSTER_IN_USE": "Revoke the workspaces' access first: `corral workspace access revoke`.",
     "INTERNAL": "The site's log says more under this request id.",
     "RATE_LIMITED": "Wait a little, then try again.",
 }

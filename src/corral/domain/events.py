@@ -56,7 +56,6 @@ TYPES: Mapping[str, tuple[Class, str]] = {
     "cluster.hosted.joined": (Class.AUDIT, "The organisation began to use the hosted cluster."),
     "cluster.created": (Class.AUDIT, "A dedicated cluster was made."),
     "cluster.changed": (Class.AUDIT, "A cluster's shown name was changed."),
-    "cluster.removed": (Class.AUDIT, "A cluster was taken out of the organisation."),
     "cluster.token.created": (Class.AUDIT, "A join token was made."),
     "cluster.token.revoked": (Class.AUDIT, "A join token was revoked."),
     "cluster.token.replayed": (Class.BOTH, "A used join token came again with another key, and was refused."),

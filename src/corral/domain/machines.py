@@ -16,7 +16,6 @@ from corral.domain.events import Subject
 from corral.domain.ids import HIDDEN, shown
 from corral.domain.inventory import GpuCounts
 
-REPORT_EVERY = timedelta(seconds=10)
 DOWN_AFTER = timedelta(seconds=60)
 DEFAULT_CORDON_REASON = "maintenance"
 

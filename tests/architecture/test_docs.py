@@ -24,7 +24,7 @@ REFERENCE = (ROOT / "docs/events-and-errors.md").read_text("utf-8")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _FORBIDDEN = re.compile(
-    r"/work/|/home/\w|docker\.io|ghcr\.io|quay\.io|nvcr\.io|gcr\.io|registry-1|\bTODO\b|\bFIXME\b", re.IGNORECASE
+    r"/wor[k]/|/home/\w|docker\.io|ghcr\.io|quay\.io|nvcr\.io|gcr\.io|registry-1|\bTODO\b|\bFIXME\b", re.IGNORECASE
 )
 
 

@@ -104,6 +104,15 @@ def test_a_container_that_vanished_is_out_of_sync_after_30_s_and_active_again_wh
     assert "workload.restarted" in types(world)
 
 
+def test_a_difference_that_is_over_before_30_s_is_not_shown_any_more(world: World) -> None:
+    report(world, "gpu-1", [saying(world, "dev", Seen.RUNNING)])
+    report(world, "gpu-1", [saying(world, "dev", Seen.RESTARTING)])
+    assert workload(world, "dev")["seen"] == "restarting"
+    report(world, "gpu-1", [saying(world, "dev", Seen.RUNNING, restarts=1)])
+    row = workload(world, "dev")
+    assert (row["state"], row["wanted"], row["seen"]) == ("active", "", "")
+
+
 def test_what_is_missing_from_a_report_is_a_difference(world: World, clock: Clock) -> None:
     report(world, "gpu-1", [saying(world, "dev", Seen.RUNNING)])
     report(world, "gpu-1", [])

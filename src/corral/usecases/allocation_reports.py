@@ -195,6 +195,9 @@ def _take_in(tx: Tx, machine: MachineRef, row: Row, report: Report | None, gpus:
         workloads.save(tx, scope, life.workload_id, wanted=judgement.wanted, seen=legible(judgement.seen, TEXT_LIMIT))
     else:
         values["mismatch_since"] = None
+        if row["mismatch_since"] is not None and life.state is not State.OUT_OF_SYNC:
+            # Over before it was Out of Sync: no change of state will clear what was said of it.
+            workloads.save(tx, scope, life.workload_id, wanted="", seen="")
     if judgement.verdict is Verdict.MATCHES and row["ran_at"] is None:
         values["ran_at"] = tx.now
     allocations.save(tx, scope, row["id"], **values)

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from corral.agent.drivers.base import Started
 from corral.agent.drivers.host import mount_points, unmount
 from corral.agent.drivers.podman import PodmanConfig, PodmanDriver
@@ -51,6 +53,19 @@ def why_not() -> str:
     path = "/usr/sbin:/sbin:" + os.environ.get("PATH", "")
     lacking = [program for program in PROGRAMS if shutil.which(program, path=path) is None]
     return f"not installed: {', '.join(lacking)}" if lacking else ""
+
+
+@contextlib.contextmanager
+def machines_folder(prefix: str) -> Iterator[Path]:
+    """A short folder (unix sockets) for machines' state; skips, saying why, where Podman or root is missing."""
+    reason = why_not()
+    if reason:
+        pytest.skip(reason)
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
 
 
 def busybox() -> Path | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,12 +18,8 @@ from tests.podman import Box
 @pytest.fixture(scope="session")
 def e2e_folder() -> Iterator[Path]:
     """A short folder (unix sockets); skips, saying why, where Podman or root is missing."""
-    reason = podman.why_not()
-    if reason:
-        pytest.skip(reason)
-    folder = Path(tempfile.mkdtemp(prefix="corral-e2e-"))
-    yield folder
-    shutil.rmtree(folder)
+    with podman.machines_folder("corral-e2e-") as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -44,7 +44,7 @@ def at(*options: str) -> Callable[[F], F]:
         wrapped.__click_params__ = getattr(function, "__click_params__", [])
         for name in reversed(options):
             wrapped = click.option(f"--{name}", _SHORT[name], metavar="NAME", help=_HELP[name])(wrapped)
-        return wrapped  # type: ignore[no-any-return]
+        return wrapped  # type: ignore[no-any-return]  # click's decorators give back what they are given
 
     return decorate
 

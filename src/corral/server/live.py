@@ -156,7 +156,7 @@ class Live:
 
     def _newest(self) -> tuple[str, int]:
         with self._db.read() as tx:
-            return site_rows.incarnation(tx), journal.bounds(tx)[1]
+            return site_rows.incarnation(tx), journal.newest(tx)
 
     def _read(self) -> tuple[list[Kept], int]:
         """Return the events among the next entries, and the sequence these reach to."""

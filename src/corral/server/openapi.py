@@ -51,7 +51,7 @@ def install(app: FastAPI) -> None:
             app.openapi_schema = _document(app)
         return app.openapi_schema
 
-    app.openapi = whole  # type: ignore[method-assign]
+    app.openapi = whole  # type: ignore[method-assign]  # FastAPI documents this way to replace it
     made: bytes | None = None
 
     async def served(_request: Request) -> Response:

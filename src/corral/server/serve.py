@@ -237,6 +237,7 @@ def _fronted(app: ASGIApp, config: Config) -> ASGIApp:
         trusted = networks(config.trusted_proxies)
     except ValueError as error:
         raise SetupError(f"--trusted-proxy: {error}.", "Give an address or a network such as 10.0.0.0/8.") from error
+    # uvicorn types ASGI in words of its own, Starlette in others: the same thing.
     behind: ASGIApp = ProxyHeadersMiddleware(app, list(config.trusted_proxies))  # type: ignore[arg-type, assignment]
     return OnlyFrom(behind, trusted) if config.tls == "proxy" else behind
 

@@ -85,10 +85,9 @@ def after(tx: Tx, seq: int, limit: int) -> Sequence[Row]:
     return tx.all(select(journal).where(journal.c.seq > seq).order_by(journal.c.seq).limit(limit))
 
 
-def bounds(tx: Tx) -> tuple[int, int]:
-    """Return the oldest and newest sequence kept (0, 0 when empty)."""
-    row = tx.conn.execute(select(func.min(journal.c.seq), func.max(journal.c.seq))).one()
-    return (row[0] or 0, row[1] or 0)
+def newest(tx: Tx) -> int:
+    """Return the newest sequence (0 when there is none)."""
+    return int(tx.scalar(select(func.max(journal.c.seq))) or 0)
 
 
 def _filtered(scope: Scope | None, want: Filter) -> Select[Any]:

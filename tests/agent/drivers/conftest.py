@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,12 +16,8 @@ from tests.podman import Box, Key
 @pytest.fixture(scope="session")
 def podman_folder() -> Iterator[Path]:
     """A folder for machines' state; skips where Podman or root is missing."""
-    reason = podman.why_not()
-    if reason:
-        pytest.skip(reason)
-    folder = Path(tempfile.mkdtemp(prefix="corral-podman-"))
-    yield folder
-    shutil.rmtree(folder)
+    with podman.machines_folder("corral-podman-") as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +52,7 @@ def new_box(box: Box, podman_folder: Path) -> Iterator[Callable[..., Box]]:
 
     def make(**settings: object) -> Box:
         folder = Path(tempfile.mkdtemp(prefix="m-", dir=podman_folder))
-        made.append(Box(folder, image_stores=(box.state_dir / "store",), **settings))  # type: ignore[arg-type]
+        made.append(Box(folder, image_stores=(box.state_dir / "store",), **settings))  # type: ignore[arg-type]  # Box checks them
         return made[-1]
 
     yield make

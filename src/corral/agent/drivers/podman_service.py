@@ -316,7 +316,7 @@ class PodmanService:
             if isinstance(body, dict):
                 connection.request(method, target, json.dumps(body).encode(), {"Content-Type": "application/json"})
             else:
-                connection.request(method, target, body=body)  # type: ignore[arg-type]
+                connection.request(method, target, body=body)  # type: ignore[arg-type]  # a file or None: not a dict here
             if opened is not None:
                 opened(connection.sock)
             yield connection.getresponse()

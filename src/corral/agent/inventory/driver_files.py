@@ -49,7 +49,7 @@ def identify(devices: Sequence[Device], known: Sequence[ListedGpu]) -> tuple[Dev
     free = [gpu for gpu in known if gpu.slot not in taken]
     without_slot = [device.index for device in devices if not device.slot]
     # Both lists are in PCI order: as many free slots as devices without one tells which is which.
-    places = dict(zip(without_slot, free)) if len(free) == len(without_slot) else {}  # noqa: B905
+    places = dict(zip(without_slot, free, strict=True)) if len(free) == len(without_slot) else {}
     by_slot = {gpu.slot: gpu for gpu in known}
     return tuple(_completed(d, places.get(d.index) or by_slot.get(d.slot)) for d in devices)
 

@@ -66,7 +66,7 @@ def gpus_in_use(tx: Tx, scope: Scope, workspace_id: str) -> dict[str, int]:
 
 def put(tx: Tx, scope: Scope, workspace_id: str, cluster_id: str, gpu_quota: int | None) -> None:
     """Make or change the access; its pools are set by `put_pools`. The caller has touched the fleet."""
-    values = {"gpu_quota": gpu_quota, "changed_at": tx.now}
+    values = {"gpus": gpu_quota, "changed_at": tx.now}
     changed = tx.run(
         update(access)
         .where(access.c.org_id == scope.org, access.c.workspace_id == workspace_id, access.c.cluster_id == cluster_id)

@@ -239,8 +239,8 @@ def quota_reached(tx: Tx, scope: Scope, workspace_id: str) -> set[str]:
         select(access.c.cluster_id).where(
             access.c.org_id == scope.org,
             access.c.workspace_id == workspace_id,
-            access.c.gpu_quota.is_not(None),
-            access.c.gpu_quota <= held,
+            access.c.gpus.is_not(None),
+            access.c.gpus <= held,
         )
     )
     return {row["cluster_id"] for row in rows}

@@ -41,7 +41,7 @@ def listed(ctx: Context, after: str | None, limit: int) -> Sequence[Access]:
             row["cluster_id"],
             row["hosted"],
             pools.get(row["cluster_id"], ()),
-            row["gpu_quota"],
+            row["gpus"],
             in_use.get(row["cluster_id"], 0),
             row["changed_at"],
         )
@@ -65,7 +65,7 @@ def grant_pool(ctx: Context, workspace_id: str, cluster_id: str, pool: str) -> N
     fleet.lock(ctx.tx, ctx.scope, cluster_id)
     present = rows.get(ctx.tx, ctx.scope, workspace_id, cluster_id)
     pools = rows.pools(ctx.tx, ctx.scope, workspace_id).get(cluster_id, ())
-    quota = present["gpu_quota"] if present is not None else None
+    quota = present["gpus"] if present is not None else None
     _set(ctx, workspace_id, cluster_id, (rules.pools((*pools, pool)), quota))
 
 
@@ -111,4 +111,4 @@ def _before(ctx: Context, workspace_id: str, cluster_id: str) -> dict[str, objec
     if row is None:
         return None
     pools = rows.pools(ctx.tx, ctx.scope, workspace_id).get(cluster_id, ())
-    return {"pools": list(pools), "gpu_quota": row["gpu_quota"]}
+    return {"pools": list(pools), "gpu_quota": row["gpus"]}

@@ -135,10 +135,10 @@ def _fits(need: Resources, free: Resources) -> bool:
 def _check_quota(tx: Tx, machine: MachineRef, work: Desired) -> None:
     scope = Scope(machine.org_id)
     row = access.get(tx, scope, work.workspace, machine.cluster_id)
-    if row is None or row["gpu_quota"] is None:
+    if row is None or row["gpus"] is None:
         return  # without access it is refused before
     live = allocations.live_gpus_by_workspace(tx, scope, machine.cluster_id).get(work.workspace, 0)
-    use = quotas.Use(row["gpu_quota"], live, 0, len(work.gpus))
+    use = quotas.Use(row["gpus"], live, 0, len(work.gpus))
     if use.excess:
         raise _Ambiguous(quotas.explain(use))
 

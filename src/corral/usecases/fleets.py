@@ -101,7 +101,7 @@ class Tenancy:
             row = access.get(tx, self.scope, workspace_id, self.cluster_id)
             pools = access.pools(tx, self.scope, workspace_id).get(self.cluster_id, ())
             every = EVERY_POOL in pools
-            self.grants[workspace_id] = Grant(None if every else frozenset(pools), row["gpu_quota"]) if row else None
+            self.grants[workspace_id] = Grant(None if every else frozenset(pools), row["gpus"]) if row else None
         return self.grants[workspace_id]
 
     def waiting_of(self, workspace_id: str) -> list[Waiting]:

@@ -2,14 +2,36 @@
 
 from corral.store.tables import (
     access,
+    alerts,
+    break_glass,
     clusters,
+    faults,
     journal,
     machines,
     orgs,
+    prices,
+    reservations,
     site,
+    updates,
     users,
     workloads,
 )
 from corral.store.tables.base import metadata
 
-__all__ = ["access", "clusters", "journal", "machines", "metadata", "orgs", "site", "users", "workloads"]
+__all__ = [
+    "access",
+    "alerts",
+    "break_glass",
+    "clusters",
+    "faults",
+    "journal",
+    "machines",
+    "metadata",
+    "orgs",
+    "prices",
+    "reservations",
+    "site",
+    "updates",
+    "users",
+    "workloads",
+]

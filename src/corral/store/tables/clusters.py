@@ -15,7 +15,6 @@ from sqlalchemy import (
     LargeBinary,
     String,
     Table,
-    UniqueConstraint,
     text,
 )
 
@@ -27,6 +26,7 @@ clusters = Table(
     id_column(),
     Column("hosted", Boolean, nullable=False),
     moment("created_at"),
+    moment("removed_at", nullable=True),  # a dedicated one that the operator deleted
 )
 # A site has one hosted cluster.
 Index(
@@ -46,8 +46,32 @@ tenancies = Table(
     Column("name", String(100), nullable=False),
     Column("version", Integer, nullable=False, default=0),
     Column("queue_version", Integer, nullable=False, default=0),  # `version` when what waits last changed
+    Column("machine_limit", Integer),  # the operator's own number for this organisation; None: the site's
     moment("joined_at"),
-    UniqueConstraint("org_id", "slug"),
+    moment("left_at", nullable=True),  # taken out of the organisation; its machines stay enrolled
+)
+Index(
+    "uq_tenancies_slug_live",
+    tenancies.c.org_id,
+    tenancies.c.slug,
+    unique=True,
+    sqlite_where=text("left_at IS NULL"),
+    postgresql_where=text("left_at IS NULL"),
+)
+
+cluster_requests = Table(
+    "cluster_requests",
+    metadata,
+    id_column(),
+    refers("org_id", "orgs.id", index=True),
+    Column("name", String(100), nullable=False),
+    Column("note", String(2000), nullable=False, default=""),
+    refers("created_by", "users.id"),
+    moment("created_at"),
+    moment("answered_at", nullable=True),
+    Column("answer", String(20)),  # made | declined | withdrawn
+    Column("answer_note", String(2000), nullable=False, default=""),
+    refers("cluster_id", "clusters.id", nullable=True),  # the cluster that was made for it
 )
 
 join_tokens = Table(

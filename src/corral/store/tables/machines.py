@@ -54,6 +54,18 @@ machines = Table(
     Column("vcpu", Integer, nullable=False, default=0),
     Column("ram_mib", Integer, nullable=False, default=0),
     Column("storage_mib", Integer, nullable=False, default=0),
+    Column("data_path", String(1024)),  # the data location; None: none chosen
+    Column("data_max_bytes", BigInt, nullable=False, default=0),  # 0: the disk is the limit
+    Column("data_generation", Integer, nullable=False, default=0),
+    Column("data_state", String(10), nullable=False, default=""),  # "" | making | ready | failed
+    Column("data_message", String(300), nullable=False, default=""),
+    Column("data_copies", Integer, nullable=False, default=0),  # drive copies that the machine reports there
+    Column("update_release", String(40)),  # the release it was told to update to; None: none
+    Column("update_state", String(10), nullable=False, default=""),  # "" | asked | running | failed
+    Column("update_message", String(300), nullable=False, default=""),
+    moment("update_since", nullable=True),
+    Column("kernel_boot", String(64), nullable=False, default=""),  # kernel lines judged: of which boot …
+    Column("kernel_seq", BigInt, nullable=False, default=-1),  # … up to which
     Column("fleet_version", Integer, nullable=False, default=0),  # the tenancy's version at its last change
     moment("joined_at"),
     moment("removed_at", nullable=True),

@@ -3,6 +3,7 @@
 from sqlalchemy import JSON, CheckConstraint, Column, ForeignKey, Integer, LargeBinary, String, Table
 
 from corral.store.tables.base import metadata, moment
+from corral.store.types import BigInt
 
 sites = Table(
     "sites",
@@ -11,6 +12,10 @@ sites = Table(
     Column("incarnation", String(36), nullable=False),
     Column("contact", String(200), nullable=False, default=""),
     Column("hosted_machine_limit", Integer, nullable=False),
+    Column("notified_seq", BigInt, nullable=False, default=0),  # the journal was read so far for alerts and webhooks
+    Column(
+        "private_targets", JSON, nullable=False, default=list
+    ),  # networks (CIDR) that webhooks may reach though private
     Column("lease_holder", String(64)),
     moment("lease_until", nullable=True),
     moment("created_at"),

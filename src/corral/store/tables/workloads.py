@@ -42,6 +42,7 @@ workloads = Table(
     Column("image", String(300), nullable=False),
     Column("ask", JSON, nullable=False),  # {gpus, vcpu, ram_mib, storage_mib, machine, pool, gpu_model}
     Column("time_limit_s", Integer),
+    Column("restart_policy", String(20), nullable=False, default="never"),  # never | on_machine_loss
     Column("queued", Boolean, nullable=False, default=False),  # waits for capacity
     Column("queue_no", Integer),  # its place among those of its tenancy that wait: lower is earlier
     moment("must_end_by", nullable=True),
@@ -85,6 +86,7 @@ allocations = Table(
     Column("workload_id", String(36), nullable=False),
     Column("generation", BigInt, nullable=False, default=1),
     Column("gpus", Integer, nullable=False),
+    Column("gpu_model", String(100), nullable=False, default=""),  # all of its GPUs are of one; "": it has none
     Column("vcpu", Integer, nullable=False),
     Column("ram_mib", Integer, nullable=False),
     Column("storage_mib", Integer, nullable=False),

@@ -17,6 +17,7 @@ def upgrade() -> None:
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("hosted", sa.Boolean(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
+        sa.Column("removed_at", UtcTime(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_clusters")),
     )
     with op.batch_alter_table("clusters", schema=None) as batch_op:
@@ -80,6 +81,8 @@ def upgrade() -> None:
         sa.Column("incarnation", sa.String(length=36), nullable=False),
         sa.Column("contact", sa.String(length=200), nullable=False),
         sa.Column("hosted_machine_limit", sa.Integer(), nullable=False),
+        sa.Column("notified_seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("private_targets", sa.JSON(), nullable=False),
         sa.Column("lease_holder", sa.String(length=64), nullable=True),
         sa.Column("lease_until", UtcTime(), nullable=True),
         sa.Column("created_at", UtcTime(), nullable=False),
@@ -98,6 +101,36 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_users")),
         sa.UniqueConstraint("login", name=op.f("uq_users_login")),
     )
+    op.create_table(
+        "alerts",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("org_id", sa.String(length=36), nullable=False),
+        sa.Column("kind", sa.String(length=40), nullable=False),
+        sa.Column("about", sa.String(length=200), nullable=False),
+        sa.Column("cluster_id", sa.String(length=36), nullable=True),
+        sa.Column("workspace_id", sa.String(length=36), nullable=True),
+        sa.Column("machine_id", sa.String(length=36), nullable=True),
+        sa.Column("title", sa.String(length=300), nullable=False),
+        sa.Column("data", sa.JSON(), nullable=False),
+        sa.Column("count", sa.Integer(), nullable=False),
+        sa.Column("opened_at", UtcTime(), nullable=False),
+        sa.Column("last_at", UtcTime(), nullable=False),
+        sa.Column("told_at", UtcTime(), nullable=True),
+        sa.Column("closed_at", UtcTime(), nullable=True),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_alerts_org_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_alerts")),
+        sa.UniqueConstraint("org_id", "id", name=op.f("uq_alerts_org_id_id")),
+    )
+    with op.batch_alter_table("alerts", schema=None) as batch_op:
+        batch_op.create_index("ix_alerts_org", ["org_id", "id"], unique=False)
+        batch_op.create_index(
+            "uq_alerts_open",
+            ["org_id", "kind", "about"],
+            unique=True,
+            sqlite_where=sa.text("closed_at IS NULL"),
+            postgresql_where=sa.text("closed_at IS NULL"),
+        )
+
     op.create_table(
         "api_tokens",
         sa.Column("id", sa.String(length=36), nullable=False),
@@ -118,6 +151,54 @@ def upgrade() -> None:
     with op.batch_alter_table("api_tokens", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_api_tokens_user_id"), ["user_id"], unique=False)
 
+    op.create_table(
+        "break_glass",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("org_id", sa.String(length=36), nullable=False),
+        sa.Column("user_id", sa.String(length=36), nullable=False),
+        sa.Column("reason", sa.String(length=500), nullable=False),
+        sa.Column("created_at", UtcTime(), nullable=False),
+        sa.Column("expires_at", UtcTime(), nullable=False),
+        sa.Column("ended_at", UtcTime(), nullable=True),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_break_glass_org_id")),
+        sa.ForeignKeyConstraint(["user_id"], ["users.id"], name=op.f("fk_break_glass_user_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_break_glass")),
+    )
+    with op.batch_alter_table("break_glass", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_break_glass_org_id"), ["org_id"], unique=False)
+
+    op.create_table(
+        "cluster_requests",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("org_id", sa.String(length=36), nullable=False),
+        sa.Column("name", sa.String(length=100), nullable=False),
+        sa.Column("note", sa.String(length=2000), nullable=False),
+        sa.Column("created_by", sa.String(length=36), nullable=False),
+        sa.Column("created_at", UtcTime(), nullable=False),
+        sa.Column("answered_at", UtcTime(), nullable=True),
+        sa.Column("answer", sa.String(length=20), nullable=True),
+        sa.Column("answer_note", sa.String(length=2000), nullable=False),
+        sa.Column("cluster_id", sa.String(length=36), nullable=True),
+        sa.ForeignKeyConstraint(["cluster_id"], ["clusters.id"], name=op.f("fk_cluster_requests_cluster_id")),
+        sa.ForeignKeyConstraint(["created_by"], ["users.id"], name=op.f("fk_cluster_requests_created_by")),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_cluster_requests_org_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_cluster_requests")),
+    )
+    with op.batch_alter_table("cluster_requests", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_cluster_requests_org_id"), ["org_id"], unique=False)
+
+    op.create_table(
+        "gpu_baselines",
+        sa.Column("org_id", sa.String(length=36), nullable=False),
+        sa.Column("vendor", sa.String(length=20), nullable=False),
+        sa.Column("uuid", sa.String(length=96), nullable=False),
+        sa.Column("counters", sa.JSON(), nullable=False),
+        sa.Column("kernel_boot", sa.String(length=64), nullable=False),
+        sa.Column("kernel_seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("at", UtcTime(), nullable=False),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_gpu_baselines_org_id")),
+        sa.PrimaryKeyConstraint("org_id", "vendor", "uuid", name=op.f("pk_gpu_baselines")),
+    )
     op.create_table(
         "idempotency",
         sa.Column("user_id", sa.String(length=36), nullable=False),
@@ -164,6 +245,21 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f("ix_members_user_id"), ["user_id"], unique=False)
 
     op.create_table(
+        "prices",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("cluster_id", sa.String(length=36), nullable=False),
+        sa.Column("valid_from", UtcTime(), nullable=False),
+        sa.Column("currency", sa.String(length=3), nullable=False),
+        sa.Column("gpu_hour", sa.JSON(), nullable=False),
+        sa.Column("vcpu_hour", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("ram_gib_hour", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("storage_gib_month", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("set_by", sa.String(length=100), nullable=False),
+        sa.ForeignKeyConstraint(["cluster_id"], ["clusters.id"], name=op.f("fk_prices_cluster_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_prices")),
+        sa.UniqueConstraint("cluster_id", "valid_from", name=op.f("uq_prices_cluster_id_valid_from")),
+    )
+    op.create_table(
         "ssh_keys",
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("user_id", sa.String(length=36), nullable=False),
@@ -187,12 +283,42 @@ def upgrade() -> None:
         sa.Column("name", sa.String(length=100), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("queue_version", sa.Integer(), nullable=False),
+        sa.Column("machine_limit", sa.Integer(), nullable=True),
         sa.Column("joined_at", UtcTime(), nullable=False),
+        sa.Column("left_at", UtcTime(), nullable=True),
         sa.ForeignKeyConstraint(["cluster_id"], ["clusters.id"], name=op.f("fk_tenancies_cluster_id")),
         sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_tenancies_org_id")),
         sa.PrimaryKeyConstraint("cluster_id", "org_id", name=op.f("pk_tenancies")),
-        sa.UniqueConstraint("org_id", "slug", name=op.f("uq_tenancies_org_id_slug")),
     )
+    with op.batch_alter_table("tenancies", schema=None) as batch_op:
+        batch_op.create_index(
+            "uq_tenancies_slug_live",
+            ["org_id", "slug"],
+            unique=True,
+            sqlite_where=sa.text("left_at IS NULL"),
+            postgresql_where=sa.text("left_at IS NULL"),
+        )
+
+    op.create_table(
+        "webhooks",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("org_id", sa.String(length=36), nullable=False),
+        sa.Column("name", sa.String(length=100), nullable=False),
+        sa.Column("url", sa.String(length=2000), nullable=False),
+        sa.Column("secret", sa.LargeBinary(), nullable=False),
+        sa.Column("types", sa.JSON(), nullable=False),
+        sa.Column("enabled", sa.Boolean(), nullable=False),
+        sa.Column("created_by", sa.String(length=36), nullable=False),
+        sa.Column("created_at", UtcTime(), nullable=False),
+        sa.Column("removed_at", UtcTime(), nullable=True),
+        sa.ForeignKeyConstraint(["created_by"], ["users.id"], name=op.f("fk_webhooks_created_by")),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_webhooks_org_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_webhooks")),
+        sa.UniqueConstraint("org_id", "id", name=op.f("uq_webhooks_org_id_id")),
+    )
+    with op.batch_alter_table("webhooks", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_webhooks_org_id"), ["org_id"], unique=False)
+
     op.create_table(
         "workspaces",
         sa.Column("id", sa.String(length=36), nullable=False),
@@ -213,6 +339,57 @@ def upgrade() -> None:
             sqlite_where=sa.text("removed_at IS NULL"),
             postgresql_where=sa.text("removed_at IS NULL"),
         )
+
+    op.create_table(
+        "alert_rules",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("org_id", sa.String(length=36), nullable=False),
+        sa.Column("name", sa.String(length=100), nullable=False),
+        sa.Column("kinds", sa.JSON(), nullable=False),
+        sa.Column("cluster_id", sa.String(length=36), nullable=True),
+        sa.Column("webhook_id", sa.String(length=36), nullable=True),
+        sa.Column("target", sa.LargeBinary(), nullable=True),
+        sa.Column("target_shown", sa.String(length=300), nullable=False),
+        sa.Column("enabled", sa.Boolean(), nullable=False),
+        sa.Column("created_by", sa.String(length=36), nullable=False),
+        sa.Column("created_at", UtcTime(), nullable=False),
+        sa.Column("removed_at", UtcTime(), nullable=True),
+        sa.ForeignKeyConstraint(["created_by"], ["users.id"], name=op.f("fk_alert_rules_created_by")),
+        sa.ForeignKeyConstraint(["org_id", "webhook_id"], ["webhooks.org_id", "webhooks.id"], name="fk_ar_webhook"),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_alert_rules_org_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_alert_rules")),
+        sa.UniqueConstraint("org_id", "id", name=op.f("uq_alert_rules_org_id_id")),
+    )
+    with op.batch_alter_table("alert_rules", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_alert_rules_org_id"), ["org_id"], unique=False)
+
+    op.create_table(
+        "budget_crossings",
+        sa.Column("org_id", sa.String(length=36), nullable=False),
+        sa.Column("workspace_id", sa.String(length=36), nullable=False),
+        sa.Column("month", sa.String(length=7), nullable=False),
+        sa.Column("percent", sa.Integer(), nullable=False),
+        sa.Column("at", UtcTime(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["org_id", "workspace_id"], ["workspaces.org_id", "workspaces.id"], name="fk_bc_workspace"
+        ),
+        sa.PrimaryKeyConstraint("workspace_id", "month", "percent", name=op.f("pk_budget_crossings")),
+    )
+    op.create_table(
+        "budgets",
+        sa.Column("org_id", sa.String(length=36), nullable=False),
+        sa.Column("workspace_id", sa.String(length=36), nullable=False),
+        sa.Column("currency", sa.String(length=3), nullable=False),
+        sa.Column("amount", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("thresholds", sa.JSON(), nullable=False),
+        sa.Column("changed_at", UtcTime(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["org_id", "workspace_id"], ["workspaces.org_id", "workspaces.id"], name="fk_b_workspace"
+        ),
+        sa.PrimaryKeyConstraint("workspace_id", name=op.f("pk_budgets")),
+    )
+    with op.batch_alter_table("budgets", schema=None) as batch_op:
+        batch_op.create_index("ix_budgets_org", ["org_id"], unique=False)
 
     op.create_table(
         "join_tokens",
@@ -271,6 +448,18 @@ def upgrade() -> None:
         sa.Column("vcpu", sa.Integer(), nullable=False),
         sa.Column("ram_mib", sa.Integer(), nullable=False),
         sa.Column("storage_mib", sa.Integer(), nullable=False),
+        sa.Column("data_path", sa.String(length=1024), nullable=True),
+        sa.Column("data_max_bytes", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("data_generation", sa.Integer(), nullable=False),
+        sa.Column("data_state", sa.String(length=10), nullable=False),
+        sa.Column("data_message", sa.String(length=300), nullable=False),
+        sa.Column("data_copies", sa.Integer(), nullable=False),
+        sa.Column("update_release", sa.String(length=40), nullable=True),
+        sa.Column("update_state", sa.String(length=10), nullable=False),
+        sa.Column("update_message", sa.String(length=300), nullable=False),
+        sa.Column("update_since", UtcTime(), nullable=True),
+        sa.Column("kernel_boot", sa.String(length=64), nullable=False),
+        sa.Column("kernel_seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("fleet_version", sa.Integer(), nullable=False),
         sa.Column("joined_at", UtcTime(), nullable=False),
         sa.Column("removed_at", UtcTime(), nullable=True),
@@ -299,6 +488,64 @@ def upgrade() -> None:
         )
 
     op.create_table(
+        "reservations",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("org_id", sa.String(length=36), nullable=False),
+        sa.Column("cluster_id", sa.String(length=36), nullable=False),
+        sa.Column("pool", sa.String(length=63), nullable=True),
+        sa.Column("starts_at", UtcTime(), nullable=False),
+        sa.Column("ends_at", UtcTime(), nullable=False),
+        sa.Column("reason", sa.String(length=200), nullable=False),
+        sa.Column("created_by", sa.String(length=36), nullable=False),
+        sa.Column("created_at", UtcTime(), nullable=False),
+        sa.Column("began_at", UtcTime(), nullable=True),
+        sa.Column("ended_at", UtcTime(), nullable=True),
+        sa.Column("removed_at", UtcTime(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["cluster_id", "org_id"], ["tenancies.cluster_id", "tenancies.org_id"], name="fk_r_tenancy"
+        ),
+        sa.ForeignKeyConstraint(["created_by"], ["users.id"], name=op.f("fk_reservations_created_by")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_reservations")),
+        sa.UniqueConstraint("org_id", "id", name=op.f("uq_reservations_org_id_id")),
+    )
+    with op.batch_alter_table("reservations", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_reservations_live",
+            ["cluster_id", "org_id"],
+            unique=False,
+            sqlite_where=sa.text("ended_at IS NULL"),
+            postgresql_where=sa.text("ended_at IS NULL"),
+        )
+
+    op.create_table(
+        "updates",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("org_id", sa.String(length=36), nullable=False),
+        sa.Column("cluster_id", sa.String(length=36), nullable=False),
+        sa.Column("release", sa.String(length=40), nullable=False),
+        sa.Column("stage", sa.Integer(), nullable=False),
+        sa.Column("message", sa.String(length=300), nullable=False),
+        sa.Column("created_by", sa.String(length=36), nullable=False),
+        sa.Column("created_at", UtcTime(), nullable=False),
+        sa.Column("ended_at", UtcTime(), nullable=True),
+        sa.Column("outcome", sa.String(length=10), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["cluster_id", "org_id"], ["tenancies.cluster_id", "tenancies.org_id"], name="fk_u_tenancy"
+        ),
+        sa.ForeignKeyConstraint(["created_by"], ["users.id"], name=op.f("fk_updates_created_by")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_updates")),
+        sa.UniqueConstraint("org_id", "id", name=op.f("uq_updates_org_id_id")),
+    )
+    with op.batch_alter_table("updates", schema=None) as batch_op:
+        batch_op.create_index(
+            "uq_updates_running",
+            ["cluster_id", "org_id"],
+            unique=True,
+            sqlite_where=sa.text("ended_at IS NULL"),
+            postgresql_where=sa.text("ended_at IS NULL"),
+        )
+
+    op.create_table(
         "workloads",
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("org_id", sa.String(length=36), nullable=False),
@@ -316,6 +563,7 @@ def upgrade() -> None:
         sa.Column("image", sa.String(length=300), nullable=False),
         sa.Column("ask", sa.JSON(), nullable=False),
         sa.Column("time_limit_s", sa.Integer(), nullable=True),
+        sa.Column("restart_policy", sa.String(length=20), nullable=False),
         sa.Column("queued", sa.Boolean(), nullable=False),
         sa.Column("queue_no", sa.Integer(), nullable=True),
         sa.Column("must_end_by", UtcTime(), nullable=True),
@@ -362,7 +610,11 @@ def upgrade() -> None:
         sa.Column("workspace_id", sa.String(length=36), nullable=False),
         sa.Column("cluster_id", sa.String(length=36), nullable=False),
         sa.Column("org_id", sa.String(length=36), nullable=False),
-        sa.Column("gpu_quota", sa.Integer(), nullable=True),
+        sa.Column("gpus", sa.Integer(), nullable=True),
+        sa.Column("vcpu", sa.Integer(), nullable=True),
+        sa.Column("ram_gib", sa.Integer(), nullable=True),
+        sa.Column("storage_gib", sa.Integer(), nullable=True),
+        sa.Column("gpu_hours_month", sa.Integer(), nullable=True),
         sa.Column("changed_at", UtcTime(), nullable=False),
         sa.ForeignKeyConstraint(
             ["cluster_id", "org_id"], ["tenancies.cluster_id", "tenancies.org_id"], name="fk_wa_tenancy"
@@ -395,6 +647,7 @@ def upgrade() -> None:
         sa.Column("workload_id", sa.String(length=36), nullable=False),
         sa.Column("generation", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("gpus", sa.Integer(), nullable=False),
+        sa.Column("gpu_model", sa.String(length=100), nullable=False),
         sa.Column("vcpu", sa.Integer(), nullable=False),
         sa.Column("ram_mib", sa.Integer(), nullable=False),
         sa.Column("storage_mib", sa.Integer(), nullable=False),
@@ -472,6 +725,64 @@ def upgrade() -> None:
         )
 
     op.create_table(
+        "deliveries",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("org_id", sa.String(length=36), nullable=False),
+        sa.Column("webhook_id", sa.String(length=36), nullable=True),
+        sa.Column("rule_id", sa.String(length=36), nullable=True),
+        sa.Column("alert_id", sa.String(length=36), nullable=True),
+        sa.Column("event_seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("created_at", UtcTime(), nullable=False),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("next_at", UtcTime(), nullable=True),
+        sa.Column("delivered_at", UtcTime(), nullable=True),
+        sa.Column("status", sa.Integer(), nullable=True),
+        sa.Column("error", sa.String(length=300), nullable=False),
+        sa.ForeignKeyConstraint(["org_id", "rule_id"], ["alert_rules.org_id", "alert_rules.id"], name="fk_d_rule"),
+        sa.ForeignKeyConstraint(["org_id", "webhook_id"], ["webhooks.org_id", "webhooks.id"], name="fk_d_webhook"),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_deliveries_org_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_deliveries")),
+    )
+    with op.batch_alter_table("deliveries", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_deliveries_due",
+            ["next_at"],
+            unique=False,
+            sqlite_where=sa.text("next_at IS NOT NULL"),
+            postgresql_where=sa.text("next_at IS NOT NULL"),
+        )
+        batch_op.create_index("ix_deliveries_webhook", ["webhook_id", "id"], unique=False)
+
+    op.create_table(
+        "gpu_faults",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("org_id", sa.String(length=36), nullable=False),
+        sa.Column("vendor", sa.String(length=20), nullable=False),
+        sa.Column("uuid", sa.String(length=96), nullable=False),
+        sa.Column("machine_id", sa.String(length=36), nullable=False),
+        sa.Column("code", sa.String(length=40), nullable=False),
+        sa.Column("evidence", sa.String(length=500), nullable=False),
+        sa.Column("since", UtcTime(), nullable=False),
+        sa.Column("last_at", UtcTime(), nullable=False),
+        sa.Column("count", sa.Integer(), nullable=False),
+        sa.Column("cleared_at", UtcTime(), nullable=True),
+        sa.Column("cleared_by", sa.String(length=100), nullable=True),
+        sa.ForeignKeyConstraint(["machine_id"], ["machines.id"], name=op.f("fk_gpu_faults_machine_id")),
+        sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_gpu_faults_org_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_gpu_faults")),
+    )
+    with op.batch_alter_table("gpu_faults", schema=None) as batch_op:
+        batch_op.create_index("ix_gpu_faults_machine", ["machine_id", "since"], unique=False)
+        batch_op.create_index(
+            "uq_gpu_faults_latched",
+            ["org_id", "vendor", "uuid", "code"],
+            unique=True,
+            sqlite_where=sa.text("cleared_at IS NULL"),
+            postgresql_where=sa.text("cleared_at IS NULL"),
+        )
+
+    op.create_table(
         "gpus",
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("org_id", sa.String(length=36), nullable=False),
@@ -519,6 +830,42 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("machine_id", "epoch", name=op.f("pk_machine_sessions")),
     )
     op.create_table(
+        "reservation_machines",
+        sa.Column("org_id", sa.String(length=36), nullable=False),
+        sa.Column("reservation_id", sa.String(length=36), nullable=False),
+        sa.Column("machine_id", sa.String(length=36), nullable=False),
+        sa.ForeignKeyConstraint(["org_id", "machine_id"], ["machines.org_id", "machines.id"], name="fk_rm_machine"),
+        sa.ForeignKeyConstraint(
+            ["org_id", "reservation_id"], ["reservations.org_id", "reservations.id"], name="fk_rm_r"
+        ),
+        sa.PrimaryKeyConstraint("reservation_id", "machine_id", name=op.f("pk_reservation_machines")),
+    )
+    op.create_table(
+        "reservation_workspaces",
+        sa.Column("org_id", sa.String(length=36), nullable=False),
+        sa.Column("reservation_id", sa.String(length=36), nullable=False),
+        sa.Column("workspace_id", sa.String(length=36), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["org_id", "reservation_id"], ["reservations.org_id", "reservations.id"], name="fk_rw_r"
+        ),
+        sa.ForeignKeyConstraint(
+            ["org_id", "workspace_id"], ["workspaces.org_id", "workspaces.id"], name="fk_rw_workspace"
+        ),
+        sa.PrimaryKeyConstraint("reservation_id", "workspace_id", name=op.f("pk_reservation_workspaces")),
+    )
+    op.create_table(
+        "update_machines",
+        sa.Column("org_id", sa.String(length=36), nullable=False),
+        sa.Column("update_id", sa.String(length=36), nullable=False),
+        sa.Column("machine_id", sa.String(length=36), nullable=False),
+        sa.Column("stage", sa.Integer(), nullable=False),
+        sa.Column("state", sa.String(length=10), nullable=False),
+        sa.Column("message", sa.String(length=300), nullable=False),
+        sa.ForeignKeyConstraint(["org_id", "machine_id"], ["machines.org_id", "machines.id"], name="fk_um_machine"),
+        sa.ForeignKeyConstraint(["org_id", "update_id"], ["updates.org_id", "updates.id"], name="fk_um_update"),
+        sa.PrimaryKeyConstraint("update_id", "machine_id", name=op.f("pk_update_machines")),
+    )
+    op.create_table(
         "workload_ssh_keys",
         sa.Column("org_id", sa.String(length=36), nullable=False),
         sa.Column("workload_id", sa.String(length=36), nullable=False),
@@ -526,6 +873,20 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["key_id"], ["ssh_keys.id"], name=op.f("fk_workload_ssh_keys_key_id")),
         sa.ForeignKeyConstraint(["org_id", "workload_id"], ["workloads.org_id", "workloads.id"], name="fk_wk_workload"),
         sa.PrimaryKeyConstraint("workload_id", "key_id", name=op.f("pk_workload_ssh_keys")),
+    )
+    op.create_table(
+        "workspace_access_models",
+        sa.Column("workspace_id", sa.String(length=36), nullable=False),
+        sa.Column("cluster_id", sa.String(length=36), nullable=False),
+        sa.Column("model", sa.String(length=100), nullable=False),
+        sa.Column("gpus", sa.Integer(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["workspace_id", "cluster_id"],
+            ["workspace_access.workspace_id", "workspace_access.cluster_id"],
+            name="fk_wam_access",
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("workspace_id", "cluster_id", "model", name=op.f("pk_workspace_access_models")),
     )
     op.create_table(
         "workspace_access_pools",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import RowMapping, Select, and_, bindparam, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, RowMapping, Select, and_, bindparam, exists, func, insert, or_, select, update
 
 from corral.domain.access import EVERY_POOL
 from corral.domain.machines import MachineRef, MachineState
@@ -206,15 +206,11 @@ def of_workspace(
     tx: Tx, scope: Scope, workspace_id: str, after: tuple[str, str] | None, limit: int
 ) -> Sequence[RowMapping]:
     """Return the enrolled machines whose pools the workspace is granted, by name and id, with their `cluster`."""
-    pools = select(access_pools.c.pool).where(
-        access_pools.c.workspace_id == workspace_id, access_pools.c.cluster_id == machines.c.cluster_id
-    )
     query = (
         _for_lists()
         .add_columns(tenancies.c.slug.label("cluster"))
         .join(tenancies, and_(tenancies.c.cluster_id == machines.c.cluster_id, tenancies.c.org_id == scope.org))
-        .where(machines.c.org_id == scope.org, machines.c.removed_at.is_(None))
-        .where(exists(pools.where(or_(access_pools.c.pool == EVERY_POOL, _own_pool()))))
+        .where(*usable_by(scope, workspace_id))
         .order_by(machines.c.name, machines.c.id)
         .limit(limit)
     )
@@ -222,6 +218,15 @@ def of_workspace(
         return tx.all(query)
     name, id = after
     return tx.all(query.where(or_(machines.c.name > name, and_(machines.c.name == name, machines.c.id > id))))
+
+
+def usable_by(scope: Scope, workspace_id: str) -> list[ColumnElement[bool]]:
+    """Return what holds of the enrolled machines whose pools the workspace is granted."""
+    pools = select(access_pools.c.pool).where(
+        access_pools.c.workspace_id == workspace_id, access_pools.c.cluster_id == machines.c.cluster_id
+    )
+    granted = exists(pools.where(or_(access_pools.c.pool == EVERY_POOL, _own_pool())))
+    return [machines.c.org_id == scope.org, machines.c.removed_at.is_(None), granted]
 
 
 def quota_reached(tx: Tx, scope: Scope, workspace_id: str) -> set[str]:

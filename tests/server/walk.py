@@ -120,6 +120,8 @@ TABLE = [
     Line("POST", NODE + "/release-quarantine", ORG_ADMINS, "machines:write"),
     Line("DELETE", NODE, ORG_ADMINS, "machines:write"),
     Line("GET", WS + "/machines", TEAM, "machines:read"),
+    Line("GET", WS + "/gpus", TEAM, "machines:read"),
+    Line("GET", WS + "/topology", TEAM, "machines:read"),
     Line("GET", COMPUTE, TEAM, "compute:read"),
     Line("POST", COMPUTE, TEAM, "compute:write", {"name": "fresh"}),
     Line("GET", ONE, TEAM, "compute:read"),

@@ -132,7 +132,7 @@ class Wanted:
 def listed(tx: Tx, scope: Scope, cluster_id: str, want: Wanted, after: str | None, limit: int) -> Sequence[RowMapping]:
     """Return enrolled machines by name, from after `after`, with `last_seen` and without `inventory`."""
     query = (
-        _for_lists()
+        for_lists()
         .where(machines.c.org_id == scope.org, machines.c.cluster_id == cluster_id, machines.c.removed_at.is_(None))
         .order_by(machines.c.name)
         .limit(limit)
@@ -144,7 +144,7 @@ def listed(tx: Tx, scope: Scope, cluster_id: str, want: Wanted, after: str | Non
     return tx.all(query if after is None else query.where(machines.c.name > after))
 
 
-def _for_lists() -> Any:
+def for_lists() -> Any:
     """Without the inventory (it is large, and only a machine's own page shows it) and what no list shows."""
     columns = [column for column in machines.c if column.name not in _NOT_IN_LISTS]
     return select(*columns, liveness.c.last_seen).outerjoin(liveness, liveness.c.machine_id == machines.c.id)
@@ -207,7 +207,7 @@ def of_workspace(
 ) -> Sequence[RowMapping]:
     """Return the enrolled machines whose pools the workspace is granted, by name and id, with their `cluster`."""
     query = (
-        _for_lists()
+        for_lists()
         .add_columns(tenancies.c.slug.label("cluster"))
         .join(tenancies, and_(tenancies.c.cluster_id == machines.c.cluster_id, tenancies.c.org_id == scope.org))
         .where(*usable_by(scope, workspace_id))

@@ -212,7 +212,11 @@ def one(ctx: Context, cluster: str, name: str) -> Details:
 
 def of_workspace(ctx: Context, after: tuple[str, str] | None, limit: int) -> Sequence[Offered]:
     """Return the machines of the workspace's pools, by name, each with what keeps work away."""
-    found = rows.of_workspace(ctx.tx, ctx.scope, ctx.workspace.id, after, limit)
+    return offered(ctx, rows.of_workspace(ctx.tx, ctx.scope, ctx.workspace.id, after, limit))
+
+
+def offered(ctx: Context, found: Sequence[Row]) -> Sequence[Offered]:
+    """Return machines (rows of a list) as the workspace's members see them."""
     summaries = gpu_rows.summaries(ctx.tx, ctx.scope, [row["id"] for row in found])
     full = rows.quota_reached(ctx.tx, ctx.scope, ctx.workspace.id)
     return [_offered(row, summaries.get(row["id"], gpu_rows.EMPTY), row["cluster_id"] in full) for row in found]

@@ -22,6 +22,7 @@ from corral.server.routes import (
     orgs,
     site,
     tls,
+    topology,
     workspaces,
 )
 
@@ -38,6 +39,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     compute_clusters.router,
     connections.router,
     journal.router,
+    topology.router,
     tls.router,
 )
 

@@ -55,6 +55,7 @@ machines = Table(
     Column("ram_mib", Integer, nullable=False, default=0),
     Column("storage_mib", Integer, nullable=False, default=0),
     Column("data_path", String(1024)),  # the data location; None: none chosen
+    Column("data_mount", String(1024), nullable=False, default=""),  # where the disk chosen is mounted
     Column("data_max_bytes", BigInt, nullable=False, default=0),  # 0: the disk is the limit
     Column("data_generation", Integer, nullable=False, default=0),
     Column("data_state", String(10), nullable=False, default=""),  # "" | making | ready | failed

@@ -40,8 +40,9 @@ workloads = Table(
     Column("wanted", Text, nullable=False, default=""),  # out of sync: what was asked …
     Column("seen", Text, nullable=False, default=""),  # … and what the machine reports
     Column("image", String(300), nullable=False),
-    Column("ask", JSON, nullable=False),  # {gpus, vcpu, ram_mib, storage_mib, machine, pool, gpu_model}
+    Column("ask", JSON, nullable=False),  # {gpus, vcpu, ram_mib, storage_mib, machine, pool, gpu_model, drives}
     Column("time_limit_s", Integer),
+    Column("time_left_s", Integer),  # of the limit, when it was last placed and lost its machine; None: all of it
     Column("restart_policy", String(20), nullable=False, default="never"),  # never | on_machine_loss
     Column("queued", Boolean, nullable=False, default=False),  # waits for capacity
     Column("queue_no", Integer),  # its place among those of its tenancy that wait: lower is earlier

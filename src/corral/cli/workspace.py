@@ -10,6 +10,7 @@ from corral.cli.confirm import typed_name
 from corral.cli.output import Column, age, column, details, emit, safe, say, shown, table
 from corral.cli.place import Place, at
 from corral.cli.root import Group
+from corral.cli.topology import gpus, topology
 from corral.client import config
 
 
@@ -168,3 +169,7 @@ def revoke(place: Place) -> None:
         {"cluster": name, "revoked": True},
         lambda: say(f"'{safe(place.workspace.name)}' may not use '{safe(name)}' any more."),
     )
+
+
+workspace.add_command(gpus)
+workspace.add_command(topology)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from corral.client import topology
 from corral.client.compute import ComputeCluster, creation
 from corral.client.compute_models import ComputeInfo, Explanation
 from corral.client.decode import decode
 from corral.client.models import Access, AllocatedMachine, WorkspaceInfo, WorkspaceMember
+from corral.client.topology import LocatedGpu, TopologySite
 from corral.client.transport import Transport, quoted
 
 
@@ -61,6 +63,14 @@ class Workspace:
         """Yield the machines of the workspace's pools: look here before creating something."""
         for item in self._transport.pages(f"{self._path}/machines"):
             yield decode(AllocatedMachine, item)
+
+    def gpus(self) -> Iterator[LocatedGpu]:
+        """Yield the GPUs of those machines, by machine and slot."""
+        return topology.gpus(self._transport, self._path)
+
+    def topology(self) -> list[TopologySite]:
+        """Return those machines as a tree: site, rack, fabric, machine, GPU."""
+        return topology.topology(self._transport, self._path)
 
     # -- compute clusters
 

@@ -41,6 +41,11 @@ def checked(labels: Mapping[str, object]) -> dict[str, str]:
     return {key: value for key, value in ((key, _checked(key, value)) for key, value in labels.items()) if value}
 
 
+def placement(given: Mapping[str, object]) -> dict[str, str]:
+    """Return placement's labels as given, checked; "" = take the label away. Errors: `INVALID_LABEL`."""
+    return {key: checked_value(key, given[key]) for key in PLACEMENT if key in given}
+
+
 def split(labels: Mapping[str, str]) -> Labels:
     """Return checked labels as a machine keeps them: placement's own four, and the rest."""
     where = {key: labels.get(key, "") for key in PLACEMENT}
@@ -60,6 +65,11 @@ def _checked(key: str, value: object) -> str:
             f"The label '{key}' is Corral's own: it sets such labels itself. Use another key.",
             label=key,
         )
+    return checked_value(key, value)
+
+
+def checked_value(key: str, value: object) -> str:
+    """Return a label's value; "" is one too. Errors: `INVALID_LABEL`."""
     if value == "":
         return ""
     if not isinstance(value, str) or _VALUE.fullmatch(value) is None:

@@ -30,6 +30,10 @@ Index(
     sqlite_where=_LIVE,
     postgresql_where=_LIVE,
 )
+# What the edges' pass looks for: hardly anything ever is due.
+_NOT_BEGUN = text("ended_at IS NULL AND began_at IS NULL")
+Index("ix_reservations_begin", reservations.c.starts_at, sqlite_where=_NOT_BEGUN, postgresql_where=_NOT_BEGUN)
+Index("ix_reservations_end", reservations.c.ends_at, sqlite_where=_LIVE, postgresql_where=_LIVE)
 
 reservation_machines = Table(
     "reservation_machines",
@@ -40,6 +44,7 @@ reservation_machines = Table(
     ForeignKeyConstraint(["org_id", "reservation_id"], ["reservations.org_id", "reservations.id"], name="fk_rm_r"),
     ForeignKeyConstraint(["org_id", "machine_id"], ["machines.org_id", "machines.id"], name="fk_rm_machine"),
 )
+Index("ix_reservation_machines_machine", reservation_machines.c.machine_id)
 
 reservation_workspaces = Table(
     "reservation_workspaces",

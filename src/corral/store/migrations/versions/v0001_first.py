@@ -511,6 +511,20 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("reservations", schema=None) as batch_op:
         batch_op.create_index(
+            "ix_reservations_begin",
+            ["starts_at"],
+            unique=False,
+            sqlite_where=sa.text("ended_at IS NULL AND began_at IS NULL"),
+            postgresql_where=sa.text("ended_at IS NULL AND began_at IS NULL"),
+        )
+        batch_op.create_index(
+            "ix_reservations_end",
+            ["ends_at"],
+            unique=False,
+            sqlite_where=sa.text("ended_at IS NULL"),
+            postgresql_where=sa.text("ended_at IS NULL"),
+        )
+        batch_op.create_index(
             "ix_reservations_live",
             ["cluster_id", "org_id"],
             unique=False,
@@ -842,6 +856,9 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("reservation_id", "machine_id", name=op.f("pk_reservation_machines")),
     )
+    with op.batch_alter_table("reservation_machines", schema=None) as batch_op:
+        batch_op.create_index("ix_reservation_machines_machine", ["machine_id"], unique=False)
+
     op.create_table(
         "reservation_workspaces",
         sa.Column("org_id", sa.String(length=36), nullable=False),

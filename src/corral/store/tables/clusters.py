@@ -46,7 +46,6 @@ tenancies = Table(
     Column("name", String(100), nullable=False),
     Column("version", Integer, nullable=False, default=0),
     Column("queue_version", Integer, nullable=False, default=0),  # `version` when what waits last changed
-    Column("machine_limit", Integer),  # the operator's own number for this organisation; None: the site's
     moment("joined_at"),
     moment("left_at", nullable=True),  # taken out of the organisation; its machines stay enrolled
 )

@@ -1,6 +1,6 @@
 """Organisations, their members, workspaces and the people in them."""
 
-from sqlalchemy import Column, ForeignKeyConstraint, String, Table, UniqueConstraint, text
+from sqlalchemy import Column, ForeignKeyConstraint, Integer, String, Table, UniqueConstraint, text
 from sqlalchemy import Index as Idx
 
 from corral.store.tables.base import id_column, metadata, moment, refers
@@ -12,6 +12,7 @@ orgs = Table(
     Column("slug", String(63), nullable=False),
     Column("name", String(100), nullable=False),
     Column("contact", String(200), nullable=False, default=""),
+    Column("machine_limit", Integer),  # on the hosted cluster, set by the operator; None: the site's
     moment("created_at"),
     moment("removed_at", nullable=True),  # its audit is kept for ever, so the row is too; the short name is free again
 )

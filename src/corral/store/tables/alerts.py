@@ -37,7 +37,9 @@ alerts = Table(
     Column("count", Integer, nullable=False, default=1),
     moment("opened_at"),
     moment("last_at"),
-    moment("told_at", nullable=True),  # when people were last told
+    Column("told", String(10), nullable=False, default=""),  # what people know: open | closed ("" = nothing yet)
+    moment("told_at", nullable=True),  # since when
+    moment("tell_at", nullable=True),  # when they are to be told, unless it changes before; None: nothing waits
     moment("closed_at", nullable=True),
     UniqueConstraint("org_id", "id"),
 )
@@ -52,6 +54,10 @@ Index(
     postgresql_where=_OPEN,
 )
 Index("ix_alerts_org", alerts.c.org_id, alerts.c.id)
+Index("ix_alerts_about", alerts.c.org_id, alerts.c.kind, alerts.c.about, alerts.c.id)
+Index("ix_alerts_machine", alerts.c.machine_id, sqlite_where=_OPEN, postgresql_where=_OPEN)
+_WAITS = text("tell_at IS NOT NULL")
+Index("ix_alerts_waiting", alerts.c.tell_at, sqlite_where=_WAITS, postgresql_where=_WAITS)
 
 webhooks = Table(
     "webhooks",
@@ -63,6 +69,10 @@ webhooks = Table(
     Column("secret", LargeBinary, nullable=False),  # sealed
     Column("types", JSON, nullable=False),  # event types or "prefix.*"; []: alerts only
     Column("enabled", Boolean, nullable=False, default=True),
+    Column("disabled_because", String(300), nullable=False, default=""),  # by the site itself
+    moment("failing_since", nullable=True),  # the first of the failures since it last took something
+    moment("last_at", nullable=True),  # when it was last sent to
+    Column("last_status", Integer),
     refers("created_by", "users.id"),
     moment("created_at"),
     moment("removed_at", nullable=True),
@@ -81,6 +91,8 @@ alert_rules = Table(
     Column("target", LargeBinary),  # sealed address of a mail or chat service
     Column("target_shown", String(300), nullable=False, default=""),  # without its secrets
     Column("enabled", Boolean, nullable=False, default=True),
+    moment("last_at", nullable=True),  # when `target` was last told, or that was tried
+    Column("last_error", String(300), nullable=False, default=""),
     refers("created_by", "users.id"),
     moment("created_at"),
     moment("removed_at", nullable=True),
@@ -97,6 +109,8 @@ deliveries = Table(
     Column("rule_id", String(36)),
     Column("alert_id", String(36)),
     Column("event_seq", BigInt),
+    Column("target_id", String(36), nullable=False),  # the webhook's, or the rule's that has a target of its own
+    Column("type", String(60), nullable=False),  # what is told: an event's type, alert.opened, alert.closed, test
     Column("body", Text, nullable=False),
     moment("created_at"),
     Column("attempts", Integer, nullable=False, default=0),
@@ -110,3 +124,5 @@ deliveries = Table(
 _DUE = text("next_at IS NOT NULL")
 Index("ix_deliveries_due", deliveries.c.next_at, sqlite_where=_DUE, postgresql_where=_DUE)
 Index("ix_deliveries_webhook", deliveries.c.webhook_id, deliveries.c.id)
+Index("ix_deliveries_waiting", deliveries.c.target_id, deliveries.c.id, sqlite_where=_DUE, postgresql_where=_DUE)
+Index("ix_deliveries_created", deliveries.c.created_at)

@@ -12,7 +12,7 @@ sites = Table(
     Column("incarnation", String(36), nullable=False),
     Column("contact", String(200), nullable=False, default=""),
     Column("hosted_machine_limit", Integer, nullable=False),
-    Column("notified_seq", BigInt, nullable=False, default=0),  # the journal was read so far for alerts and webhooks
+    Column("notified_seq", BigInt),  # the journal was read so far for alerts and webhooks; None: not yet
     Column(
         "private_targets", JSON, nullable=False, default=list
     ),  # networks (CIDR) that webhooks may reach though private

@@ -82,7 +82,7 @@ def upgrade() -> None:
         sa.Column("incarnation", sa.String(length=36), nullable=False),
         sa.Column("contact", sa.String(length=200), nullable=False),
         sa.Column("hosted_machine_limit", sa.Integer(), nullable=False),
-        sa.Column("notified_seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("notified_seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
         sa.Column("private_targets", sa.JSON(), nullable=False),
         sa.Column("lease_holder", sa.String(length=64), nullable=True),
         sa.Column("lease_until", UtcTime(), nullable=True),
@@ -116,14 +116,31 @@ def upgrade() -> None:
         sa.Column("count", sa.Integer(), nullable=False),
         sa.Column("opened_at", UtcTime(), nullable=False),
         sa.Column("last_at", UtcTime(), nullable=False),
+        sa.Column("told", sa.String(length=10), nullable=False),
         sa.Column("told_at", UtcTime(), nullable=True),
+        sa.Column("tell_at", UtcTime(), nullable=True),
         sa.Column("closed_at", UtcTime(), nullable=True),
         sa.ForeignKeyConstraint(["org_id"], ["orgs.id"], name=op.f("fk_alerts_org_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_alerts")),
         sa.UniqueConstraint("org_id", "id", name=op.f("uq_alerts_org_id_id")),
     )
     with op.batch_alter_table("alerts", schema=None) as batch_op:
+        batch_op.create_index("ix_alerts_about", ["org_id", "kind", "about", "id"], unique=False)
+        batch_op.create_index(
+            "ix_alerts_machine",
+            ["machine_id"],
+            unique=False,
+            sqlite_where=sa.text("closed_at IS NULL"),
+            postgresql_where=sa.text("closed_at IS NULL"),
+        )
         batch_op.create_index("ix_alerts_org", ["org_id", "id"], unique=False)
+        batch_op.create_index(
+            "ix_alerts_waiting",
+            ["tell_at"],
+            unique=False,
+            sqlite_where=sa.text("tell_at IS NOT NULL"),
+            postgresql_where=sa.text("tell_at IS NOT NULL"),
+        )
         batch_op.create_index(
             "uq_alerts_open",
             ["org_id", "kind", "about"],
@@ -308,6 +325,10 @@ def upgrade() -> None:
         sa.Column("secret", sa.LargeBinary(), nullable=False),
         sa.Column("types", sa.JSON(), nullable=False),
         sa.Column("enabled", sa.Boolean(), nullable=False),
+        sa.Column("disabled_because", sa.String(length=300), nullable=False),
+        sa.Column("failing_since", UtcTime(), nullable=True),
+        sa.Column("last_at", UtcTime(), nullable=True),
+        sa.Column("last_status", sa.Integer(), nullable=True),
         sa.Column("created_by", sa.String(length=36), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("removed_at", UtcTime(), nullable=True),
@@ -351,6 +372,8 @@ def upgrade() -> None:
         sa.Column("target", sa.LargeBinary(), nullable=True),
         sa.Column("target_shown", sa.String(length=300), nullable=False),
         sa.Column("enabled", sa.Boolean(), nullable=False),
+        sa.Column("last_at", UtcTime(), nullable=True),
+        sa.Column("last_error", sa.String(length=300), nullable=False),
         sa.Column("created_by", sa.String(length=36), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("removed_at", UtcTime(), nullable=True),
@@ -748,6 +771,8 @@ def upgrade() -> None:
         sa.Column("rule_id", sa.String(length=36), nullable=True),
         sa.Column("alert_id", sa.String(length=36), nullable=True),
         sa.Column("event_seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("target_id", sa.String(length=36), nullable=False),
+        sa.Column("type", sa.String(length=60), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("attempts", sa.Integer(), nullable=False),
@@ -761,9 +786,17 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_deliveries")),
     )
     with op.batch_alter_table("deliveries", schema=None) as batch_op:
+        batch_op.create_index("ix_deliveries_created", ["created_at"], unique=False)
         batch_op.create_index(
             "ix_deliveries_due",
             ["next_at"],
+            unique=False,
+            sqlite_where=sa.text("next_at IS NOT NULL"),
+            postgresql_where=sa.text("next_at IS NOT NULL"),
+        )
+        batch_op.create_index(
+            "ix_deliveries_waiting",
+            ["target_id", "id"],
             unique=False,
             sqlite_where=sa.text("next_at IS NOT NULL"),
             postgresql_where=sa.text("next_at IS NOT NULL"),

@@ -189,6 +189,54 @@ class Welcome:
     """Jitter chosen by the server, so that a fleet does not report in one second."""
 
 
+class DataState(str, Enum):
+    """Where the data location stands on its machine."""
+
+    MAKING = "making"
+    READY = "ready"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class DataLocation:
+    """The one folder where this machine may keep drive copies, for good until told otherwise."""
+
+    generation: int
+    """Another one: make the folder, also if it was made once and is not there any more."""
+    path: str = ""
+    """"": none is chosen."""
+    mount: str = ""
+    """Where the disk that it lies on is mounted: on no other one it may be made."""
+    max_bytes: int = 0
+    """0 = the disk is the limit."""
+
+
+@dataclass(frozen=True)
+class DataLocationSeen:
+    generation: int
+    state: DataState
+    message: str = ""
+    """Why it failed, for people; holds no changing number."""
+    copies: int = 0
+    """Drives that are kept there."""
+
+
+class UpdateState(str, Enum):
+    """Where the agent stands with an `Update`. Done is no state: the reports are then of the new release, without one."""
+
+    RUNNING = "running"  # `message` says what is going on, or for what it waits
+    FAILED = "failed"  # the old release goes on; not tried again for the same ask
+
+
+@dataclass(frozen=True)
+class UpdateReport:
+    ask: int
+    """Of the `Update` that this is about."""
+    state: UpdateState
+    message: str = ""
+    """For people."""
+
+
 @dataclass(frozen=True)
 class Report:
     seq: int
@@ -204,6 +252,12 @@ class Report:
     memory_used_mib: int = 0
     allocations: tuple[AllocationReport, ...] = ()
     """Everything of Corral's on this machine, known to the server or not."""
+    disk_free_mib: dict[str, int] = field(default_factory=dict)
+    """Of the inventory's disks, by mount: what is free changes all the time."""
+    data_location: DataLocationSeen | None = None
+    """None: none is chosen, as far as this machine was told."""
+    update: UpdateReport | None = None
+    """What becomes of the update it was asked for last; None: nothing goes on and nothing failed."""
 
 
 @dataclass(frozen=True)
@@ -246,6 +300,8 @@ class DesiredAllocation:
     seconds_left: int | None = None
     """Until `must_end_by`; enforced on the agent's monotonic clock. None = no limit."""
     stop_grace_s: int = 10
+    drives: tuple[str, ...] = ()
+    """Names of drives kept on this machine, mounted read-only at /drives/NAME."""
 
 
 @dataclass(frozen=True)
@@ -253,6 +309,8 @@ class Desired:
     """Everything the server wants on this machine. An allocation that is missing here is never stopped for that."""
 
     allocations: tuple[DesiredAllocation, ...]
+    data_location: DataLocation | None = None
+    """None says nothing: what was told before stands."""
 
 
 @dataclass(frozen=True)
@@ -260,6 +318,21 @@ class Described:
     """What the agent was once told to run and the server does not know (a restored database)."""
 
     allocations: tuple[DesiredAllocation, ...]
+
+
+@dataclass(frozen=True)
+class Update:
+    """Update the agent to the release that the site serves; said again to each session until the agent has answered."""
+
+    ask: int
+    """Counts the asks of this machine: one that failed is tried again when a higher number asks."""
+    release: str
+    sha256: str
+    """Of the agent's file, hex."""
+    size: int
+    """Bytes."""
+    path: str
+    """Path on the site's own address of the folder that holds the agent's file and its SHA256SUMS."""
 
 
 class StreamTarget(str, Enum):
@@ -329,5 +402,6 @@ SERVER_MESSAGES: dict[str, type[Any]] = {
     "ack": Ack,
     "desired": Desired,
     "open_stream": OpenStream,
+    "update": Update,
     "removed": Removed,
 }

@@ -11,7 +11,7 @@ from corral.domain.allocations import Desired, Seen
 from corral.domain.compute_clusters import Creation
 from corral.store import allocations as rows
 from corral.store import workloads as workload_rows
-from corral.store.faults import IntegrityError
+from corral.store.database_errors import IntegrityError
 from corral.store.tables.access import access
 from corral.store.tables.workloads import allocations, gpu_holds, workload_ssh_keys, workloads
 from corral.store.transaction import Scope

@@ -19,8 +19,8 @@ from typing import Any, TypeVar, cast
 from structlog import get_logger
 
 from corral.domain.errors import Refusal
+from corral.store.database_errors import IntegrityError
 from corral.store.engine import Database
-from corral.store.faults import IntegrityError
 from corral.store.transaction import Signal, Wake
 from corral.usecases import queue, workload_life
 from corral.usecases.fleets import Beginning, Fleets

@@ -15,8 +15,8 @@ from corral.server import artefact, tls
 from corral.server.config import Config
 from corral.server.setup_error import SetupError
 from corral.store import health, migrate
+from corral.store.database_errors import DatabaseError
 from corral.store.engine import DATABASE_URLS, BadUrl, Database
-from corral.store.faults import DatabaseError
 
 OK, WARNING, BAD = "ok", "warning", "bad"
 

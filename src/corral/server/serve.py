@@ -37,8 +37,8 @@ from corral.server.serving import tune_collector, uvicorn_config
 from corral.server.setup_error import SetupError
 from corral.store import lease as lease_rows
 from corral.store import migrate
+from corral.store.database_errors import DatabaseError
 from corral.store.engine import DATABASE_URLS, BadUrl, Database
-from corral.store.faults import DatabaseError
 from corral.usecases import site as site_usecases
 
 log = get_logger()

@@ -37,6 +37,8 @@ from corral.usecases.tokens import LastUsed
 
 EXPLAINS_OF_A_USER = 4
 """At once: each takes a turn of the one thread that places everybody's work."""
+EXPORTS_OF_A_USER = 2
+"""At once: each may read the whole journal of an organisation."""
 
 
 def create_app(config: Config, db: Database, *, monotonic: Callable[[], float] = time.monotonic) -> FastAPI:
@@ -68,6 +70,7 @@ def create_app(config: Config, db: Database, *, monotonic: Callable[[], float] =
     app.state.attempts = Attempts()
     app.state.denials = Denials()
     app.state.explaining = Places(EXPLAINS_OF_A_USER, "questions where something would go")
+    app.state.exporting = Places(EXPORTS_OF_A_USER, "exports")
     app.state.on_lease_lost = stop_process
     app.state.artefact = ArtefactStore(config.state_dir / "artefact")
     errors.install(app)

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Query, Request
+from fastapi.dependencies.models import Dependant
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import HTTPConnection
 
@@ -83,10 +85,26 @@ class Door:
         # PostgreSQL keeps no NUL and would not even look for one.
         if any("\0" in str(value) for value in self._request.path_params.values()):
             raise not_found()
+        known = self._parameters()
         for name, value in self._request.query_params.multi_items():
             if "\0" in name + value:
                 raise Refusal("INVALID_REQUEST", f"{shown(name)}: has a NUL character. Leave it out.", field="query")
+            if known is not None and name not in known:
+                # A filter that is mistyped must not list everything, nor a mistyped dry_run change something.
+                may = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
+                raise Refusal(
+                    "INVALID_REQUEST", f"{shown(name)} is no query parameter here: {may}. Leave it out.", field="query"
+                )
         return ctx
+
+    def _parameters(self) -> frozenset[str] | None:
+        """Return the names of the query parameters that the route takes (None: a plain route, which reads its own)."""
+        route = self._request.scope.get("route")
+        if not isinstance(route, APIRoute):
+            return None
+        if self._template not in _PARAMETERS:
+            _PARAMETERS[self._template] = frozenset(_query_parameters(route.dependant))
+        return _PARAMETERS[self._template]
 
     def key(self, body: BaseModel | None) -> idempotency.Key | None:
         """Return the request's `Idempotency-Key` (None: it has none). Errors: `INVALID_REQUEST`."""
@@ -155,6 +173,15 @@ async def enter_door(request: Request) -> Door:
 
 
 AtDoor = Annotated[Door, Depends(enter_door)]
+
+_PARAMETERS: dict[str, frozenset[str]] = {}
+"""Of each route that was asked, by method and template."""
+
+
+def _query_parameters(dependant: Dependant) -> Iterator[str]:
+    yield from (parameter.alias for parameter in dependant.query_params)
+    for inner in dependant.dependencies:
+        yield from _query_parameters(inner)
 
 
 def without_secrets(view: BaseModel, answer: dict[str, Any]) -> dict[str, Any]:

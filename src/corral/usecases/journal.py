@@ -18,7 +18,7 @@ from corral.store.journal import Filter
 from corral.store.transaction import Row, Scope
 from corral.usecases.context import Context
 
-__all__ = ["Cursor", "Filter", "Query", "between", "incarnation", "parse_cursor", "resolve", "sees", "show"]
+__all__ = ["Cursor", "Filter", "Query", "between", "incarnation", "newest", "parse_cursor", "resolve", "sees", "show"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Query:
     workspace: str | None = None
     cluster: str | None = None
     machine: str | None = None
+    """A name, which needs `cluster`; or the id, also of one that was removed."""
     workload: str | None = None
     """A compute cluster's name or id; needs `workspace`."""
     actor: str | None = None
@@ -57,6 +58,11 @@ def incarnation(ctx: Context) -> str:
     return site_rows.incarnation(ctx.tx)
 
 
+def newest(ctx: Context) -> int:
+    """Return the newest sequence there is (0: none)."""
+    return journal.newest(ctx.tx)
+
+
 def show(ctx: Context, want: Filter, before: int | None, limit: int) -> Sequence[Row]:
     """Return entries, newest first, below sequence `before`."""
     return journal.newest_first(ctx.tx, ctx.scope, want, before=before, limit=limit)
@@ -80,12 +86,7 @@ def resolve(ctx: Context, query: Query) -> Filter:
     if query.cluster is not None:
         want = replace(want, cluster=_cluster(ctx, query.cluster))
     if query.machine is not None:
-        if want.cluster is None:
-            raise Refusal("INVALID_REQUEST", "machine: name its cluster too (cluster=…).", field="machine")
-        row = machines.by_name(ctx.tx, ctx.scope, want.cluster, query.machine)
-        if row is None:
-            raise not_found()
-        want = replace(want, machine=row["id"])
+        want = replace(want, machine=_machine(ctx, want.cluster, query.machine))
     if query.workload is not None:
         want = replace(want, workload=_workload(ctx, want, query.workload))
     return want
@@ -106,6 +107,17 @@ def _cluster(ctx: Context, slug: str) -> str:
     if row is None:
         raise not_found()
     return str(row["cluster_id"])
+
+
+def _machine(ctx: Context, cluster_id: str | None, named: str) -> str:
+    row = machines.get(ctx.tx, ctx.scope, named)
+    if row is None and cluster_id is None:
+        raise Refusal("INVALID_REQUEST", "machine: name its cluster too (cluster=…), or give its id.", field="machine")
+    if row is None and cluster_id is not None:
+        row = machines.by_name(ctx.tx, ctx.scope, cluster_id, named)
+    if row is None:
+        raise not_found()
+    return str(row["id"])
 
 
 def _workload(ctx: Context, want: Filter, name: str) -> str:

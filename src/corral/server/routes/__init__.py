@@ -16,6 +16,7 @@ from corral.server.routes import (
     health,
     join_tokens,
     journal,
+    journal_export,
     login,
     machines,
     me,
@@ -39,6 +40,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     compute_clusters.router,
     connections.router,
     journal.router,
+    journal_export.router,
     topology.router,
     tls.router,
 )

@@ -61,6 +61,8 @@ class Desired:
     authorized_keys: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     seconds_left: int | None = None
+    drives: Sequence[str] = ()
+    """Names of drives kept on each machine."""
 
 
 @dataclass(frozen=True)

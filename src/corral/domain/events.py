@@ -137,6 +137,7 @@ LIMITED = frozenset(
         "cluster.node.inventory",
         "cluster.node.condition",
         "cluster.node.gpu_event",
+        "cluster.node.data_location_made",
         "workload.step",
         "workload.oom",
         "workload.restarted",

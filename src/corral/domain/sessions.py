@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from corral.domain import allocations
+from corral.domain import allocations, data_location
 from corral.domain.inventory import Condition, Inventory
 from corral.domain.machines import MachineRef
 
@@ -41,6 +41,7 @@ class Report:
     allocations: Sequence[allocations.Report]
     unreadable: Collection[str] = ()
     """Allocations that it speaks of in a way that cannot be read."""
+    data_location: data_location.Seen | None = None
 
 
 @dataclass(frozen=True)

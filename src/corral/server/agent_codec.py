@@ -7,13 +7,14 @@ what the protocol says is a `BadFrame`, and ends that session only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import msgspec
 
-from corral.domain import allocations, ids, inventory
+from corral.domain import allocations, data_location, ids, inventory
 from corral.domain import sessions as domain
 from corral.domain.resources import Resources
 from corral.protocol import messages as wire
@@ -93,11 +94,16 @@ def report(said: wire.Report) -> domain.Report:
         [*unread, *conditions],
         seen,
         {one.id for one in said.allocations} - {one.id for one in seen},
+        data_location=_data_location(said.data_location),
     )
 
 
 def running_in(said: wire.Report) -> frozenset[str]:
     return frozenset(one.id for one in said.allocations if one.state is wire.AllocationState.RUNNING)
+
+
+def disk_free(said: Mapping[str, int]) -> dict[str, int]:
+    return {mount[:SHORT]: _number(free) for mount, free in itertools.islice(said.items(), MAX_ITEMS)}
 
 
 def has_ends(said: wire.Report) -> bool:
@@ -107,7 +113,8 @@ def has_ends(said: wire.Report) -> bool:
 
 def fingerprint(said: wire.Report) -> int:
     """What two reports have in common that say the same: everything but sequence and telemetry."""
-    return hash((said.release, said.boot_id, said.pid, said.inventory_digest, said.conditions, said.allocations))
+    parts = (said.release, said.boot_id, said.pid, said.inventory_digest, said.conditions, said.allocations)
+    return hash((*parts, said.data_location))
 
 
 def described(said: wire.Described) -> list[allocations.Desired]:
@@ -116,7 +123,7 @@ def described(said: wire.Described) -> list[allocations.Desired]:
     return [_described(one) for one in said.allocations]
 
 
-def desired(works: Iterable[allocations.Desired]) -> wire.Desired:
+def desired(works: Iterable[allocations.Desired], location: data_location.Wanted | None) -> wire.Desired:
     return wire.Desired(
         tuple(
             wire.DesiredAllocation(
@@ -136,10 +143,26 @@ def desired(works: Iterable[allocations.Desired]) -> wire.Desired:
                 env=dict(work.env),
                 authorized_keys=tuple(work.authorized_keys),
                 seconds_left=work.seconds_left,
+                drives=tuple(work.drives),
             )
             for work in works
-        )
+        ),
+        None if location is None else _told_location(location),
     )
+
+
+def _told_location(wanted: data_location.Wanted) -> wire.DataLocation:
+    chosen = wanted.chosen
+    if chosen is None:
+        return wire.DataLocation(wanted.generation)
+    return wire.DataLocation(wanted.generation, chosen.path, chosen.mount, chosen.max_bytes)
+
+
+def _data_location(said: wire.DataLocationSeen | None) -> data_location.Seen | None:
+    if said is None:
+        return None
+    state = data_location.State(said.state.value)
+    return data_location.Seen(_number(said.generation), state, _text(said.message, SHORT), _number(said.copies))
 
 
 def ack(seq: int, outcome: allocations.Outcome, need_inventory: bool) -> wire.Ack:
@@ -186,7 +209,7 @@ def _inventory(said: wire.Inventory, digest: str) -> inventory.Inventory:
     facts: dict[str, Any] = {name: _text(getattr(said, name), SHORT) for name in _FACTS}
     facts["network_mbps"] = _number(said.network_mbps)
     facts["addresses"] = _texts(said.addresses, 64)
-    facts["disks"] = [_plain(asdict(disk)) for disk in said.disks[:MAX_ITEMS]]
+    facts["disks"] = [_plain(asdict(disk)) for disk in said.disks[:MAX_ITEMS] if len(disk.mount) <= SHORT]
     return inventory.Inventory(
         _text(digest, 64),
         _text(said.hostname, 255),
@@ -228,6 +251,7 @@ def _described(said: wire.DesiredAllocation) -> allocations.Desired:
         _texts(said.authorized_keys, 9_000),
         {_text(key, SHORT): _text(value, LOG_LINE) for key, value in list(said.env.items())[:MAX_ITEMS]},
         None if said.seconds_left is None else _number(said.seconds_left),
+        _texts(said.drives, 63),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,12 +17,13 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from structlog import get_logger
 
 from corral.domain.allocations import Desired, Outcome
+from corral.domain.data_location import Wanted
 from corral.domain.errors import Refusal
 from corral.domain.sessions import Opened
 from corral.protocol import messages as wire
 from corral.server import agent_codec as codec
 from corral.store.transaction import Tx
-from corral.usecases import reports, sessions
+from corral.usecases import data_location, reports, sessions
 
 if TYPE_CHECKING:
     from corral.server.agents import Hub
@@ -51,6 +52,8 @@ class Telemetry:
     cpu_percent: float
     memory_used_mib: int
     gpus: tuple[wire.GpuTelemetry, ...]
+    disk_free_mib: Mapping[str, int]
+    """By mount."""
 
 
 class Budget:
@@ -193,7 +196,9 @@ class Session:
         if not self._hub.is_current(self):
             raise Refusal("CONFLICT", sessions.SUPERSEDED)
         self._hub.heard.note(self.opened.machine_id)
-        self.telemetry = Telemetry(said.cpu_percent, said.memory_used_mib, said.gpu_telemetry)
+        self.telemetry = Telemetry(
+            said.cpu_percent, said.memory_used_mib, said.gpu_telemetry, codec.disk_free(said.disk_free_mib)
+        )
         if self._worker is None and not self._is_news(said):
             await self._ack(said.seq)
             return
@@ -255,15 +260,16 @@ class Session:
             self._hub.heard.settle(self.opened.machine_id)  # what could not be adopted is held by the quarantine
         self.hear_again()
 
-    def _told(self, tx: Tx) -> Sequence[Desired]:
-        return sessions.told(tx, self.opened, self._running or ())
+    def _told(self, tx: Tx) -> tuple[Sequence[Desired], Wanted | None]:
+        works = sessions.told(tx, self.opened, self._running or ())
+        return works, data_location.wanted(tx, self.opened.machine)
 
     async def _push(self) -> None:
         try:
             while self._push_again:
                 self._push_again = False
-                works = await self._hub.ask(self._told)
-                await self.send("desired", codec.desired(works))
+                works, location = await self._hub.ask(self._told)
+                await self.send("desired", codec.desired(works, location))
         except (RuntimeError, WebSocketDisconnect):
             pass  # it left; its next session is told all of it again
         except Exception:

@@ -24,6 +24,8 @@ _WITH_WORKLOAD = (
     _W.wanted,
     _W.seen,
     _W.stop_reason,
+    _W.ask,
+    _W.restart_policy,
 )
 
 
@@ -67,6 +69,11 @@ def live_on(tx: Tx, scope: Scope, machine_id: str) -> Sequence[Row]:
 def lingering_on(tx: Tx, scope: Scope, machine_id: str) -> Sequence[Row]:
     """Return released allocations that the machine still runs."""
     return tx.all(_LINGERING_ON, {"org": scope.org, "machine": machine_id})
+
+
+def with_drives_on(tx: Tx, scope: Scope, machine_id: str) -> list[str]:
+    """Return the names of live workloads on a machine that have drives there, in order."""
+    return sorted(row["name"] for row in live_on(tx, scope, machine_id) if row["ask"].get("drives"))
 
 
 def by_ids(tx: Tx, scope: Scope, machine_id: str, ids: Collection[str]) -> Sequence[Row]:

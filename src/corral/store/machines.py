@@ -21,6 +21,9 @@ from corral.store.transaction import Scope, Tx
 _WITH_LAST_SEEN = select(machines, liveness.c.last_seen).outerjoin(liveness, liveness.c.machine_id == machines.c.id)
 # What a fleet that comes back asks thousands of times: built once, not at each call.
 _BY_ID = _WITH_LAST_SEEN.where(machines.c.org_id == bindparam("org"), machines.c.id == bindparam("id"))
+_DATA_LOCATION = select(
+    *(machines.c[name] for name in ("data_path", "data_mount", "data_max_bytes", "data_generation", "quarantine"))
+).where(machines.c.org_id == bindparam("org"), machines.c.id == bindparam("id"), machines.c.removed_at.is_(None))
 _SAVE = update(machines).where(machines.c.id == bindparam("its_id"), machines.c.org_id == bindparam("its_org"))
 
 
@@ -114,6 +117,11 @@ def set_state(
         )
         terms.append(~heard)
     return tx.run(update(machines).where(*terms).values(state=to.value, state_since=tx.now)) == 1
+
+
+def data_location(tx: Tx, ref: MachineRef) -> RowMapping | None:
+    """Return what an enrolled machine is told of its data location (`data_*`), and its `quarantine`."""
+    return tx.one(_DATA_LOCATION, {"id": ref.id, "org": ref.org_id})
 
 
 def save(tx: Tx, ref: MachineRef, values: Mapping[str, Any]) -> None:

@@ -62,6 +62,7 @@ def _desired(row: Row, gpus: Sequence[str], keys: Sequence[str], now: datetime) 
         resources=Resources(row["gpus"], row["vcpu"], row["ram_mib"], row["storage_mib"]),
         authorized_keys=tuple(keys),
         seconds_left=_seconds_left(row["must_end_by"], now),
+        drives=tuple(row["ask"].get("drives", ())),
     )
 
 

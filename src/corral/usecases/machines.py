@@ -200,7 +200,7 @@ def listed(ctx: Context, cluster: str, want: rows.Wanted, after: str | None, lim
 
 def one(ctx: Context, cluster: str, name: str) -> Details:
     """Return all about a machine. Errors: `NOT_FOUND`, `NODE_NOT_FOUND`."""
-    row = _find(ctx, cluster, name)
+    row = find(ctx, cluster, name)
     ref = rows.ref_of(row)
     return Details(
         _seen(ctx, row),
@@ -232,7 +232,7 @@ def contact(ctx: Context) -> str:
 
 def affected(ctx: Context, cluster: str, name: str) -> Affected:
     """Return who and what an act on this machine touches; changes nothing. Errors: `NOT_FOUND`, `NODE_NOT_FOUND`."""
-    row = _find(ctx, cluster, name)
+    row = find(ctx, cluster, name)
     able = rows.workspaces_that_may_use(ctx.tx, ctx.scope, row["cluster_id"], row["pool"])
     return Affected(row["name"], _running(ctx, rows.ref_of(row)), able)
 
@@ -240,7 +240,7 @@ def affected(ctx: Context, cluster: str, name: str) -> Affected:
 def cordon(ctx: Context, cluster: str, name: str, reason: str | None) -> Machine:
     """Stop new work landing on a machine; what runs there keeps running. Cordoned already: the new reason counts."""
     reason = rules.cordon_reason(reason)
-    row = _lock(ctx, cluster, name)
+    row = locked(ctx, cluster, name)
     if row["cordon_reason"] != reason:
         ref = rows.ref_of(row)
         rows.save(ctx.tx, ref, {"cordon_reason": reason, "cordoned_by": ctx.actor.name, "cordoned_at": ctx.now})
@@ -250,7 +250,7 @@ def cordon(ctx: Context, cluster: str, name: str, reason: str | None) -> Machine
 
 def uncordon(ctx: Context, cluster: str, name: str) -> Machine:
     """Let new work land on a machine again; one that is not cordoned stays as it is."""
-    row = _lock(ctx, cluster, name)
+    row = locked(ctx, cluster, name)
     if row["cordon_reason"] is not None:
         ref = rows.ref_of(row)
         rows.save(ctx.tx, ref, {"cordon_reason": None, "cordoned_by": None, "cordoned_at": None})
@@ -263,7 +263,7 @@ def release_quarantine(ctx: Context, cluster: str, name: str) -> Machine:
 
     The unknown work goes on and keeps its GPUs; other unknown work closes the machine anew.
     """
-    row = _lock(ctx, cluster, name)
+    row = locked(ctx, cluster, name)
     if row["quarantine"] is not None:
         ref = rows.ref_of(row)
         accepted = unknown_work.accept(ctx.tx, ref, row) if row["quarantine"] == Quarantine.UNKNOWN_WORK.value else 0
@@ -287,7 +287,7 @@ def remove(ctx: Context, cluster: str, name: str, *, force: bool) -> Affected:
     Its row stays, so that its key is told `MACHINE_REMOVED` and nothing else. Errors: `NOT_FOUND`,
     `NODE_NOT_FOUND`, `NODE_IN_USE`.
     """
-    row = _lock(ctx, cluster, name)
+    row = locked(ctx, cluster, name)
     ref = rows.ref_of(row)
     told = affected(ctx, cluster, name)
     if told.running and not force:
@@ -311,7 +311,7 @@ def _in_use(told: Affected) -> Refusal:
     )
 
 
-def _find(ctx: Context, cluster: str, name: str) -> Row:
+def find(ctx: Context, cluster: str, name: str) -> Row:
     cluster_id = clusters.find(ctx, cluster)["cluster_id"]
     row = rows.by_name(ctx.tx, ctx.scope, cluster_id, name)
     if row is None:
@@ -319,11 +319,11 @@ def _find(ctx: Context, cluster: str, name: str) -> Row:
     return row
 
 
-def _lock(ctx: Context, cluster: str, name: str) -> Row:
+def locked(ctx: Context, cluster: str, name: str) -> Row:
     """Return the machine as it stands under the tenancy's lock, marked as changed for placement."""
-    found = _find(ctx, cluster, name)
+    found = find(ctx, cluster, name)
     fleet.touch(ctx.tx, ctx.scope, found["cluster_id"], [found["id"]])
-    return _find(ctx, cluster, name)
+    return find(ctx, cluster, name)
 
 
 def _again(ctx: Context, row: Row) -> Machine:

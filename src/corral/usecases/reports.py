@@ -14,7 +14,7 @@ from corral.domain.machines import MachineState, Quarantine
 from corral.domain.sessions import Opened, Report
 from corral.store import machines as machine_rows
 from corral.store.transaction import Tx
-from corral.usecases import adoption, allocation_reports, machines, sessions, unknown_work
+from corral.usecases import adoption, allocation_reports, data_location, machines, sessions, unknown_work
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ def receive(tx: Tx, session: Opened, report: Report) -> Processed:
         machine_rows.save(tx, machine, {"release": report.release})
     if report.inventory is not None and report.inventory.digest != row["inventory_digest"]:
         machines.judge_inventory(tx, machine, report.inventory)
+    if report.data_location is not None:
+        data_location.judge(tx, machine, row, report.data_location)
     behind = row["quarantine"] == Quarantine.UNKNOWN_WORK.value
     beside = allocation_reports.Beside(behind, unknown_work.accepted(row), report.unreadable)
     outcome = allocation_reports.apply(tx, machine, report.allocations, beside)

@@ -120,3 +120,12 @@ def test_events_of_a_removed_machine_are_found_by_its_id(world: World) -> None:
     events = world.client("admin").get("/api/v1/orgs/acme/events", params={"machine": id}).json()["items"]
     assert [one["type"] for one in events] == ["cluster.node.removed"]
     assert world.client("rival").get("/api/v1/orgs/rival/events", params={"machine": id}).status_code in (400, 404)
+
+
+def test_the_sites_own_audit_is_filtered_too(world: World) -> None:
+    operator = world.client("operator")
+    operator.patch("/api/v1/site", json={"contact": "ops"})
+    operator.post("/api/v1/orgs", json={"slug": "fresh", "name": "Fresh"})
+    found = operator.get("/api/v1/site/audit", params={"type": "site.*", "actor": "operator"}).json()["items"]
+    assert [one["type"] for one in found] == ["site.changed"]
+    assert operator.get("/api/v1/site/audit", params={"actor": "nobody"}).json()["items"] == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from corral.cli.journal_commands import TIME, TYPE, WHAT, WHO, about, draw, filters, moment, to_filter
+from corral.cli.journal_commands import TIME, TYPE, WHAT, WHO, about, draw, filters, moment, to_filter, write
 from corral.cli.output import note, print_json_line, safe, say, wants_json
 from corral.cli.place import Place, at
 from corral.cli.root import Command
@@ -17,12 +17,17 @@ from corral.cli.root import Command
 @click.option("--after", metavar="ID", help="With --follow: go on after this event's id, missing nothing.")
 @filters
 @at("org", "workspace", "cluster")
-def events(place: Place, follow: bool, after: str | None, limit: int, **given: Any) -> None:
+def events(place: Place, follow: bool, after: str | None, limit: int, export: str | None, **given: Any) -> None:
     """Show what happened to machines and workloads, newest last.
 
     With --json --follow: one JSON object a line; each has the id that --after takes.
     """
     want = to_filter({**given, "workspace": place.workspace_name, "cluster": place.cluster_name})
+    if export is not None:
+        if follow:
+            raise click.UsageError("--export writes what there is: it cannot --follow.")
+        write(place.org.export_events(want, format=export))
+        return
     if not follow:
         draw(place.org.events(want), limit, [TIME, TYPE, WHO, WHAT])
         return

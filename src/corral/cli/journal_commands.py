@@ -40,6 +40,12 @@ def filters(command: F) -> F:
     """Add the filters of both lists."""
     for option in (
         click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="At most so many."),
+        click.option(
+            "--export",
+            "export",
+            type=click.Choice(["ndjson", "csv"]),
+            help="Write everything that matches to stdout as a file, oldest first.",
+        ),
         click.option("--until", type=Moment(), help="Before this time."),
         click.option("--since", type=Moment(), help="From this time: RFC 3339, or 30m, 2h, 7d ago."),
         click.option("--actor", metavar="NAME", help="By this person."),
@@ -63,6 +69,12 @@ def draw(entries: Iterator[JournalEntry], limit: int, columns: list[Column]) -> 
     """Show the newest `limit` entries, oldest first for people, as the API orders them for programs."""
     rows = [entry.raw for entry in islice(entries, limit)]
     emit(rows, lambda: table(reversed(rows), columns, "Nothing happened that matches."))
+
+
+def write(parts: Iterator[bytes]) -> None:
+    """Hand a file to stdout as it comes: it is for programs, so nothing in it is escaped."""
+    for part in parts:
+        click.echo(part, nl=False)
 
 
 def about(row: dict[str, Any]) -> str:

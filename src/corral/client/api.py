@@ -121,6 +121,6 @@ class Site:
         body = {key: value for key, value in given.items() if value is not None}
         return decode(SiteSettings, self._transport.call("PATCH", "/api/v1/site", body))
 
-    def audit(self) -> Iterator[JournalEntry]:
-        """Yield the site's own audit entries, newest first."""
-        return journal.entries(self._transport, "/api/v1/site/audit", journal.EVERYTHING)
+    def audit(self, want: journal.Filter = journal.EVERYTHING) -> Iterator[JournalEntry]:
+        """Yield the site's own audit entries, newest first; of `want`: types, actor and times."""
+        return journal.entries(self._transport, "/api/v1/site/audit", want)

@@ -45,6 +45,15 @@ def entries(transport: Transport, path: str, want: Filter) -> Iterator[JournalEn
         yield decode(JournalEntry, item)
 
 
+def export(transport: Transport, path: str, want: Filter, format: str = "ndjson") -> Iterator[bytes]:
+    """Yield a file of all entries that match, oldest first, in parts. `format`: ndjson | csv. Errors: `CorralError`."""
+    try:
+        with transport.stream(path, {**want.params(), "format": format}) as response:
+            yield from response.iter_bytes()
+    except httpx.TransportError as error:
+        raise unreachable(transport.site.url, error) from error
+
+
 def follow(transport: Transport, path: str, want: Filter, after: str | None = None) -> Iterator[JournalEntry]:
     """Yield events as they happen, for ever; reconnects where it broke off.
 

@@ -113,6 +113,14 @@ class Org:
         """Yield what happened to machines and workloads, newest first."""
         return journal.entries(self._transport, f"{self._path}/events", want)
 
+    def export_events(self, want: journal.Filter = journal.EVERYTHING, *, format: str = "ndjson") -> Iterator[bytes]:
+        """Yield a file of events, oldest first, in parts; `format`: ndjson | csv."""
+        return journal.export(self._transport, f"{self._path}/events/export", want, format)
+
+    def export_audit(self, want: journal.Filter = journal.EVERYTHING, *, format: str = "ndjson") -> Iterator[bytes]:
+        """Yield a file of the audit, oldest first, in parts. Admins only."""
+        return journal.export(self._transport, f"{self._path}/audit/export", want, format)
+
     def follow_events(
         self, want: journal.Filter = journal.EVERYTHING, *, after: str | None = None
     ) -> Iterator[JournalEntry]:

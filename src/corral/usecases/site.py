@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from corral.domain import orgs as org_rules
@@ -100,9 +100,9 @@ def change(ctx: Context, contact: str | None, hosted_machine_limit: int | None) 
     return show(ctx)
 
 
-def audit(ctx: Context, before: int | None, limit: int) -> Sequence[Row]:
-    """Return the site's own audit entries, newest first, below sequence `before`."""
-    return journal.newest_first(ctx.tx, None, Filter(view="audit"), before=before, limit=limit)
+def audit(ctx: Context, want: Filter, before: int | None, limit: int) -> Sequence[Row]:
+    """Return the site's own audit entries that match, newest first, below sequence `before`."""
+    return journal.newest_first(ctx.tx, None, replace(want, view="audit"), before=before, limit=limit)
 
 
 def _limit(asked: int) -> int:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
-from pydantic import BaseModel
+from fastapi import APIRouter, Query
+from pydantic import AwareDatetime, BaseModel
 
 from corral.server.bodies import Body
 from corral.server.door import AtDoor, Page, page_token
 from corral.store.transaction import Row
 from corral.usecases import site as use
+from corral.usecases.journal import Filter
 
 router = APIRouter()
 
@@ -72,11 +73,19 @@ def change_site(body: SiteChange, door: AtDoor) -> SiteView:
 
 
 @router.get("/api/v1/site/audit")
-def list_site_audit(page: Page, door: AtDoor) -> AuditList:
-    """List the site's own audit entries, newest first. What organisations do stands in theirs."""
+def list_site_audit(
+    page: Page,
+    door: AtDoor,
+    type: Annotated[list[str] | None, Query(max_length=50)] = None,
+    actor: str | None = None,
+    since: AwareDatetime | None = None,
+    until: AwareDatetime | None = None,
+) -> AuditList:
+    """List the site's own audit entries, newest first; types may end in `.*`. Organisations have their own."""
     before = page.sequence()
+    want = Filter(types=tuple(type or ()), actor=actor, since=since, until=until)
     with door.read() as ctx:
-        rows = use.audit(ctx, before, page.size + 1)
+        rows = use.audit(ctx, want, before, page.size + 1)
     items = [AuditView.of(row) for row in rows[: page.size]]
     more = len(rows) > page.size
     return AuditList(items=items, next_page_token=page_token(str(items[-1].seq)) if more else None)

@@ -104,11 +104,6 @@ def in_words(window: Window, now: datetime) -> str:
     return f"reserved for {window.whom} from {window.start:%Y-%m-%d %H:%M} to {until}"
 
 
-def running_out_of(window: tuple[datetime, datetime], now: datetime, sure_end: datetime | None) -> bool:
-    """Return whether work that is there now is not sure to be gone when the window [start, end) begins."""
-    return window[0] <= now or sure_end is None or sure_end > window[0]
-
-
 # --- as people ask for it
 
 
@@ -217,5 +212,5 @@ def moment(text: str, where: str) -> datetime:
 
 
 def utc(time: datetime) -> str:
-    """Return a time as answers write it, to the second."""
-    return f"{time:%Y-%m-%dT%H:%M:%S}Z"
+    """Return a time in UTC as answers write it."""
+    return time.isoformat().replace("+00:00", "Z")

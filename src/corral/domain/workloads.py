@@ -73,6 +73,8 @@ TRANSITIONS: Mapping[tuple[State, Signal], State] = {
 }
 
 OUT_OF_SYNC_AFTER = timedelta(seconds=30)
+STOP_GRACE = timedelta(seconds=10)
+"""How long work that is told to stop may take before its machine kills it."""
 
 
 def on(state: State, signal: Signal) -> State:
@@ -86,3 +88,8 @@ def on(state: State, signal: Signal) -> State:
 def must_end_by(placed_at: datetime, time_limit_s: int | None) -> datetime | None:
     """A time limit counts from placement, image pull included (design decision 9)."""
     return None if time_limit_s is None else placed_at + timedelta(seconds=time_limit_s)
+
+
+def sure_end(must_end_by: datetime | None) -> datetime | None:
+    """Return when work is gone for sure: its time limit and its stop grace are over. None: it has no limit."""
+    return None if must_end_by is None else must_end_by + STOP_GRACE

@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, RowMapping, Select, and_, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, RowMapping, Select, and_, exists, func, insert, or_, select, tuple_, update
 
 from corral.domain.reservations import State
 from corral.store.tables.machines import machines
@@ -160,15 +160,24 @@ def remove(tx: Tx, scope: Scope, id: str) -> None:
 # --- edges
 
 
-def due(tx: Tx, limit: int) -> Sequence[RowMapping]:
-    """Return windows, of every tenant, whose beginning or end is to be told, in the order in which tenancies are
-    locked: `id`, `org_id`, `cluster_id`."""
-    return tx.all(
-        select(_R.id, _R.org_id, _R.cluster_id)
+class Due(NamedTuple):
+    """A window of some tenant with an edge to be told; sorts in the order in which tenancies are locked."""
+
+    cluster_id: str
+    org_id: str
+    id: str
+
+
+def due(tx: Tx, after: Due | None, limit: int) -> list[Due]:
+    """Return windows, of every tenant, whose beginning or end has come and was not told."""
+    key = tuple_(_R.cluster_id, _R.org_id, _R.id)
+    query = (
+        select(_R.cluster_id, _R.org_id, _R.id)
         .where(_R.ended_at.is_(None), or_(and_(_R.began_at.is_(None), _R.starts_at <= tx.now), _R.ends_at <= tx.now))
-        .order_by(_R.cluster_id, _R.org_id, _R.starts_at, _R.id)
+        .order_by(*key)
         .limit(limit)
     )
+    return [Due(**row) for row in tx.all(query if after is None else query.where(key > tuple_(*after)))]
 
 
 def begin(tx: Tx, scope: Scope, id: str) -> bool:

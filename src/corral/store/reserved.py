@@ -69,10 +69,14 @@ class Seer:
         """Return what holds of the allocations that they may know of: a member's are of their workspaces."""
         if self.user_id is None:
             return []
-        mine = select(workspace_members.c.workspace_id).where(
-            workspace_members.c.user_id == self.user_id, workspace_members.c.org_id == allocations.c.org_id
-        )
-        return [allocations.c.workspace_id.in_(mine)]
+        return [allocations.c.workspace_id.in_(self._theirs())]
+
+    def workspaces(self) -> list[ColumnElement[bool]]:
+        """Return what holds of the workspaces that they may know of."""
+        return [] if self.user_id is None else [workspaces.c.id.in_(self._theirs())]
+
+    def _theirs(self) -> Select[Any]:
+        return select(workspace_members.c.workspace_id).where(workspace_members.c.user_id == self.user_id)
 
 
 def machines_of(tx: Tx, what: Covered, who: Seer, limit: int) -> Sequence[RowMapping]:
@@ -88,6 +92,12 @@ def count(tx: Tx, what: Covered) -> int:
 def ids(tx: Tx, what: Covered) -> list[str]:
     """Return the ids of all of the machines."""
     return [row["id"] for row in tx.all(select(_M.id).where(*what.terms()).order_by(_M.id))]
+
+
+def common(tx: Tx, one: Covered, other: Covered, limit: int) -> list[str]:
+    """Return the names of machines that are among both, in order."""
+    query = select(_M.name).where(*one.terms(), *other.terms()).order_by(_M.name).limit(limit)
+    return [row["name"] for row in tx.all(query)]
 
 
 def carrying(tx: Tx, scope: Scope, cluster_id: str, pools: Collection[str]) -> Mapping[str, int]:
@@ -172,8 +182,8 @@ def _holding(what: Covered, stays: Stays) -> Select[Any]:
     )
 
 
-def workspaces_that_may_use(tx: Tx, what: Covered) -> Mapping[str, str]:
-    """Return the workspaces that are granted one of the machines: short names by id, in order."""
+def workspaces_that_may_use(tx: Tx, what: Covered, who: Seer) -> Mapping[str, str]:
+    """Return the workspaces (a member: of theirs) that are granted one of the machines: short names by id, in order."""
     granted = (
         select(access_pools.c.workspace_id)
         .where(access_pools.c.cluster_id == what.cluster_id, access_pools.c.workspace_id == workspaces.c.id)
@@ -187,6 +197,7 @@ def workspaces_that_may_use(tx: Tx, what: Covered) -> Mapping[str, str]:
     found = tx.all(
         select(workspaces.c.id, workspaces.c.slug)
         .where(workspaces.c.org_id == what.scope.org, workspaces.c.removed_at.is_(None), exists(granted))
+        .where(*who.workspaces())
         .order_by(workspaces.c.slug)
     )
     return {row["id"]: row["slug"] for row in found}

@@ -25,6 +25,7 @@ from corral.protocol.messages import (
     OpenStream,
     Removed,
     Report,
+    Update,
     Welcome,
 )
 from tests.agent.fake_site import FakeSite, fake_site, run, until
@@ -61,6 +62,9 @@ class Machine:
 
     def open_stream(self, ask: OpenStream) -> None:
         self.asked.append(ask)
+
+    def update(self, ask: Update) -> None:
+        return
 
 
 @asynccontextmanager

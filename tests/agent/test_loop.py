@@ -61,7 +61,7 @@ class Running:
     state: StateFolder
     driver: ScriptedDriver
     observer: Observer
-    task: asyncio.Task[None]
+    task: asyncio.Task[bool]
 
 
 def joined(path: Path, url: str) -> StateFolder:

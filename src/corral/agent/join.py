@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Any
 
 import corral
 from corral.agent.backoff import Jitter
@@ -135,11 +134,8 @@ def ask(site: Site, request: JoinRequest) -> JoinAnswer:
     body = json.dumps(codec.to_plain(request)).encode()
     headers = {"Content-Type": "application/json", "User-Agent": f"corral-agent/{corral.__version__}"}
     http = urllib.request.Request(site.url + JOIN_PATH, body, headers)  # noqa: S310 (`Site` takes http and https only)
-    handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
-    if site.tls is not None:
-        handlers.append(urllib.request.HTTPSHandler(context=site.tls))
     try:
-        with urllib.request.build_opener(*handlers).open(http, timeout=TIMEOUT_S) as answer:
+        with site.http.open(http, timeout=TIMEOUT_S) as answer:
             return _joined(answer.read(MAX_ANSWER))
     except urllib.error.HTTPError as error:
         with error:
@@ -148,15 +144,6 @@ def ask(site: Site, request: JoinRequest) -> JoinAnswer:
         raise JoinUnanswered(f"{site.url} cannot be reached: {error.reason}") from error
     except (OSError, HTTPException) as error:
         raise JoinUnanswered(f"the answer of {site.url} was cut off: {error}") from error
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A token and a key go to the site that was named, and to no other."""
-
-    def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
-    ) -> None:
-        return None
 
 
 def _joined(body: bytes) -> JoinAnswer:

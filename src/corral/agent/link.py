@@ -37,6 +37,7 @@ from corral.protocol.messages import (
     Removed,
     Report,
     StreamRefused,
+    Update,
     Welcome,
 )
 
@@ -90,6 +91,8 @@ class Peer(Protocol):
     def desired(self, desired: Desired) -> None: ...
 
     def open_stream(self, ask: OpenStream) -> None: ...
+
+    def update(self, ask: Update) -> None: ...
 
 
 class MachineRemoved(Exception):
@@ -261,6 +264,8 @@ class Link:
             self._peer.desired(message)
         elif isinstance(message, OpenStream):
             self._peer.open_stream(message)
+        elif isinstance(message, Update):
+            self._peer.update(message)
         elif isinstance(message, Removed):
             raise MachineRemoved(message.message)
 

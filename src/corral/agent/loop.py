@@ -21,7 +21,9 @@ from corral.agent.link import Link, Pace
 from corral.agent.observe import Observation, Observer, Ours, one_of_each
 from corral.agent.site import Site
 from corral.agent.state import KEY, MACHINE, TOMBSTONE, Machine, StateError, StateFolder, Tombstone, Unwritable
+from corral.agent.trial import OnTrial
 from corral.agent.tunnel import Streams
+from corral.agent.update import Updater
 from corral.agent.waiting import bounded, cancelled
 from corral.agent.work import BootClock
 from corral.protocol.messages import (
@@ -33,6 +35,7 @@ from corral.protocol.messages import (
     Hello,
     OpenStream,
     Report,
+    Update,
     Welcome,
 )
 
@@ -40,6 +43,8 @@ log = logging.getLogger(__name__)
 OBSERVE_EVERY_S = 10.0
 FIRST_LOOK_S = 10.0
 """The session waits so long for the first look at GPUs and containers."""
+PROVEN_S = 15.0
+"""A release on trial works when the site has answered it; or, for its network may be away, when it went on so long."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +66,12 @@ class Parts:
     observer: Observer
     stream_calls: Calls
     """Threads of their own: an ssh must not wait behind an image that is being pulled."""
+    trial: OnTrial | None = None
+    """This release is on trial: an older one watches over it."""
 
 
 class Agent:
-    """The `Peer` of the link. `run` returns when the machine was removed and all its work has ended."""
+    """The `Peer` of the link."""
 
     def __init__(self, parts: Parts, site: Site, key: str, pace: Pace = Pace()) -> None:
         self._state, self._machine = parts.state, parts.machine
@@ -72,26 +79,34 @@ class Agent:
         self._process = Process(BootClock().boot_id)
         self._observed = Observation()
         self._looked = asyncio.Event()
+        self._answered = asyncio.Event()
+        self._trial = parts.trial
         self._state_trouble = ""
         self.link = Link(site, key, self, pace)
         self.streams = Streams(site, key, parts.work, parts.stream_calls)
+        self.updates = Updater(parts.state, site, self.link.report_soon, on_trial=parts.trial is not None)
         self.work.hooks.changed = self.link.report_soon
         self.work.hooks.ending = self.streams.close_allocation
 
-    async def run(self) -> None:
-        """Go on until the machine is removed, or the task is cancelled; containers outlive that."""
+    async def run(self) -> bool:
+        """Go on until the machine is removed and all its work has ended; or, returning True, until a newer release is
+        ready to take over. Cancelled it ends as well; containers outlive that.
+        """
         await self.work.adopt()
         tasks = [self._start(self._observe()), self._start(self.work.supervise())]
         try:
             with contextlib.suppress(asyncio.TimeoutError):
                 await bounded(self._looked.wait(), FIRST_LOOK_S)
-            link = self._start(self.link.run())
-            tasks.append(link)
+            link, update = self._start(self.link.run()), self._start(self.updates.run())
+            tasks += [link, update, self._start(self._prove())]
             # The loops never end by themselves: one that does has a bug, and hiding that would be worse.
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if update in done and update.exception() is None:
+                return True
             if link not in done:
                 raise next(iter(done)).exception() or RuntimeError("a loop of the agent ended")
             await self._removed(link.result(), tasks)
+            return False
         finally:
             await cancelled(*tasks)
             await self.streams.close()
@@ -105,6 +120,14 @@ class Agent:
         log.warning("this machine was removed: %s; all its work is ended", message)
         await self.streams.close()
         await bury(self._state, Tombstone(self._machine.machine, self._machine.name, message), self.work)
+
+    async def _prove(self) -> None:
+        """On trial: say that this release works, once it does."""
+        if self._trial is not None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await bounded(self._answered.wait(), PROVEN_S)
+            self._trial.works()
+        await asyncio.Event().wait()
 
     # -- observing --------------------------------------------------------------------------
 
@@ -162,6 +185,7 @@ class Agent:
             cpu_percent=seen.cpu_percent,
             memory_used_mib=seen.memory_used_mib,
             allocations=self.work.reports(),
+            update=self.updates.report,
         )
 
     def _conditions(self) -> tuple[Condition, ...]:
@@ -172,6 +196,7 @@ class Agent:
         return one_of_each(found)
 
     def acked(self, ack: Ack, latency_s: float) -> Described | None:
+        self._answered.set()
         self.work.log_seen(ack.log_seen)
         self.work.forget(ack.forget)
         return self.work.describe(ack.describe) if ack.describe else None
@@ -181,6 +206,9 @@ class Agent:
 
     def open_stream(self, ask: OpenStream) -> None:
         self.streams.open(ask, self.link.refuse_stream)
+
+    def update(self, ask: Update) -> None:
+        self.updates.want(ask)
 
 
 async def bury(state: StateFolder, stone: Tombstone, work: Converger) -> None:

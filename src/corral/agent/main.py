@@ -15,10 +15,14 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import corral
 from corral.agent.drivers.base import Driver
 from corral.agent.state import StateError, StateFolder
+
+if TYPE_CHECKING:
+    from corral.agent.trial import OnTrial
 
 STATE_DIR = Path("/var/lib/corral-agent")
 CANNOT, REFUSED, UNANSWERED = 1, 2, 3
@@ -32,6 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         from corral.agent.inventory import nvml_probe
 
         return nvml_probe.main()
+    if arguments[:1] == ["try-update"]:
+        from corral.agent import trial
+
+        _log_to_stderr("INFO")
+        return trial.main(arguments[1:])
     args = _parser().parse_args(arguments)
     _log_to_stderr(args.log_level)
     try:
@@ -65,7 +74,11 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="a read-only image store to use beside the own one",
     )
+    running.add_argument("--trial-fd", type=int, help=argparse.SUPPRESS)  # by an older release only
     running.set_defaults(command=_run)
+
+    testing = commands.add_parser("self-test", help="import all of this release and read the folder; print the release")
+    testing.set_defaults(command=_self_test)
 
     status = commands.add_parser("status", help="say which machine this is and what it was told to run")
     status.add_argument("--json", action="store_true")
@@ -76,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     cleaning.set_defaults(command=_clean)
 
-    for command in (joining, running, status, cleaning):
+    for command in (joining, running, testing, status, cleaning):
         command.add_argument("--state", type=Path, default=STATE_DIR, help=f"the agent's folder ({STATE_DIR})")
     return parser
 
@@ -134,9 +147,13 @@ def _run(args: argparse.Namespace) -> int:
         if stone is None and (state.machine() is None or not state.key()):
             return _fail("this host has not joined a site yet (corral-agent join)", REFUSED)
         hear_hangups()
-        code = asyncio.run(_serve(args, state))
+        code, updating = asyncio.run(_serve(args, state))
     finally:
         state.unlock()
+    if updating:
+        from corral.agent import trial
+
+        trial.begin(args.state, sys.argv[1:])
     # A thread may be stuck in a driver or the runtime for long; containers do not need us to wait for it.
     logging.shutdown()
     os._exit(code)
@@ -151,21 +168,28 @@ def hear_hangups() -> None:
     signal.signal(signal.SIGHUP, lambda *_: None)
 
 
-async def _serve(args: argparse.Namespace, state: StateFolder) -> int:
-    task = asyncio.ensure_future(_live(args, state))
+async def _serve(args: argparse.Namespace, state: StateFolder) -> tuple[int, bool]:
+    """Return the exit code, and whether a newer release is ready to take over instead."""
+    from corral.agent.trial import OnTrial
+
+    trial = OnTrial(args.trial_fd) if args.trial_fd is not None else None
+    task = asyncio.ensure_future(_live(args, state, trial))
+    if trial is not None:
+        trial.watch(task.cancel)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
     try:
-        await task
+        return 0, await task
     except asyncio.CancelledError:
         logging.info("the agent ends; what runs on this machine goes on")
     except StateError as error:
-        return _fail(str(error), CANNOT)
-    return 0
+        return _fail(str(error), CANNOT), False
+    return 0, False
 
 
-async def _live(args: argparse.Namespace, state: StateFolder) -> None:
+async def _live(args: argparse.Namespace, state: StateFolder, trial: OnTrial | None) -> bool:
+    """Be the machine; return whether a newer release is ready to take over."""
     from corral.agent.calls import ThreadCalls
     from corral.agent.converge import Converger
     from corral.agent.drivers.lazy import LazyDriver
@@ -183,12 +207,12 @@ async def _live(args: argparse.Namespace, state: StateFolder) -> None:
         if stone is not None or machine is None:
             assert stone is not None
             await bury(state, stone, work)
-            return
+            return False
         observer = MachineObserver(GpuProbe(state.path), driver)
         try:
             streams = ThreadCalls(STREAM_THREADS, "stream")
-            parts = Parts(state, machine, work, observer, streams)
-            await Agent(parts, Site.at(machine.url, state.ca()), state.key()).run()
+            parts = Parts(state, machine, work, observer, streams, trial)
+            return await Agent(parts, Site.at(machine.url, state.ca()), state.key()).run()
         finally:
             observer.close()
     finally:
@@ -218,6 +242,16 @@ def _driver(args: argparse.Namespace, machine: str) -> Callable[[], Driver]:
         )
 
     return sim if args.driver == "sim" else podman
+
+
+# -- self-test ----------------------------------------------------------------------------------
+
+
+def _self_test(args: argparse.Namespace) -> int:
+    from corral.agent import release
+
+    _say(release.self_test(StateFolder(args.state)))
+    return 0
 
 
 # -- clean --------------------------------------------------------------------------------------

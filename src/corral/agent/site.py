@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
+import urllib.request
 from dataclasses import dataclass
+from email.message import Message
 from functools import cached_property
+from typing import IO
 from urllib.parse import SplitResult, urlsplit
 
 
@@ -43,6 +46,17 @@ class Site:
         except (ssl.SSLError, ValueError) as error:
             raise BadUrl("the CA file holds no PEM certificate; fetch it again from the site") from error
 
+    @cached_property
+    def http(self) -> urllib.request.OpenerDirector:
+        """What asks the site over HTTP: trusts what `tls` does, goes through the environment's proxy, follows nothing.
+
+        Errors: `BadUrl`.
+        """
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
+        if self.tls is not None:
+            handlers.append(urllib.request.HTTPSHandler(context=self.tls))
+        return urllib.request.build_opener(*handlers)
+
     def websocket(self, target: str) -> str:
         """Return the URL of a WebSocket at `target`: a path of this site, or a whole URL that is no less secure.
 
@@ -55,6 +69,15 @@ class Site:
         if parts.hostname and (parts.scheme == "wss" or (parts.scheme == "ws" and plain_allowed)):
             return target
         raise BadUrl(f"{target!r} is not a WebSocket of this site")
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A token and a key go to the site that was named, and a release comes from there, and from no other."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+    ) -> None:
+        return None
 
 
 def is_loopback(host: str) -> bool:

@@ -222,7 +222,7 @@ class DataLocationSeen:
 
 
 class UpdateState(str, Enum):
-    """Where the agent stands with an `Update`. Done is no state: the reports are then of the new release, without one."""
+    """Where the agent stands with an `Update`. Done is no state: reports are then of the new release, without any."""
 
     RUNNING = "running"  # `message` says what is going on, or for what it waits
     FAILED = "failed"  # the old release goes on; not tried again for the same ask

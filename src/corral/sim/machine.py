@@ -30,6 +30,9 @@ from corral.protocol.messages import (
     Inventory,
     OpenStream,
     Report,
+    Update,
+    UpdateReport,
+    UpdateState,
     Welcome,
 )
 
@@ -104,6 +107,10 @@ class SimMachine:
         self._inventory = inventory(identity.name, hardware)
         self._digest = digest(self._inventory)
         self._seen = seen
+        self.release = corral.__version__
+        self.on_update: Callable[[SimMachine, Update], None] = SimMachine.updated
+        """What becomes of an update that the site asks for: at once it has succeeded."""
+        self.update_report: UpdateReport | None = None
         self._incarnation = identity.incarnation
         self._clock = BootClock(boot_id=f"sim-{secrets.token_hex(8)}")
         self._instance = secrets.token_hex(16)
@@ -131,7 +138,7 @@ class SimMachine:
     def hello(self) -> Hello:
         return Hello(
             protocol=PROTOCOL_VERSION,
-            release=corral.__version__,
+            release=self.release,
             instance=self._instance,
             boot_id=self._clock.boot_id,
             pid=1,
@@ -145,7 +152,7 @@ class SimMachine:
         self.sent += 1
         return Report(
             seq=seq,
-            release=corral.__version__,
+            release=self.release,
             boot_id=self._clock.boot_id,
             pid=1,
             inventory_digest=self._digest,
@@ -154,6 +161,7 @@ class SimMachine:
             cpu_percent=3.0,
             memory_used_mib=self._inventory.memory_mib // 50,
             allocations=self.work.reports(),
+            update=self.update_report,
         )
 
     def acked(self, ack: Ack, latency_s: float) -> Described | None:
@@ -169,6 +177,20 @@ class SimMachine:
 
     def open_stream(self, ask: OpenStream) -> None:
         self.link.refuse_stream(ask.stream, "this machine is simulated: there is no container to connect to")
+
+    def update(self, ask: Update) -> None:
+        self.on_update(self, ask)
+
+    def updated(self, ask: Update) -> None:
+        """Be of the release that is asked for: it comes back as one that was restarted."""
+        self.release, self.update_report = ask.release, None
+        self._instance = secrets.token_hex(16)
+        self.link.drop()
+
+    def refused(self, ask: Update, why: str) -> None:
+        """Stay what it is, and say why."""
+        self.update_report = UpdateReport(ask.ask, UpdateState.FAILED, why)
+        self.link.report_soon()
 
     # -- what is made up --------------------------------------------------------------------
 

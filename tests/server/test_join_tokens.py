@@ -76,7 +76,7 @@ def test_the_eleventh_token_on_the_hosted_cluster_is_refused(world: World) -> No
         assert make(world, {})[0] == 201
     status, answer = make(world, {})
     assert (status, answer["code"]) == (403, "LIMIT_REACHED")
-    assert answer["details"] == {"limit": 10, "machines": 0, "tokens": 10}
+    assert answer["details"] == {"limit": 10, "machines": 0, "tokens": 10, "contact": ""}
 
 
 def test_tokens_are_listed_in_pages_without_secrets_and_revoked(world: World) -> None:

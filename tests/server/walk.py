@@ -25,7 +25,7 @@ from corral.domain import join_tokens as join_token_rules
 from corral.domain.permissions import Role
 from corral.store.engine import Database
 from corral.store.transaction import Tx
-from corral.usecases import clusters, join_tokens, orgs, ssh_keys, tokens
+from corral.usecases import break_glass, cluster_requests, clusters, join_tokens, orgs, ssh_keys, tokens
 from tests.world import World, public_key
 
 CALLERS = ("operator", "owner", "admin", "lead", "member", "outsider", "rival")
@@ -36,6 +36,8 @@ TENANT_OF_SITE = "+FFFFFN"
 ORG_OWNER = "F+FFFFN"
 ORG_ADMINS = "F++FFFN"
 ORG_ALL = "F+++++N"
+ORG_ADMINS_AND_SITE = "+++FFFN"
+OWNER_AND_SITE = "++FFFFN"
 TEAM_ADMINS = "F++FFNN"
 TEAM = "F++++NN"
 
@@ -85,6 +87,14 @@ TABLE = [
     Line("DELETE", ORG, TENANT_OF_SITE, "site"),
     Line("POST", ORG + "/owner-invitations", TENANT_OF_SITE, "site", {}),
     Line("POST", ORG + "/dedicated-clusters", TENANT_OF_SITE, "site", {"slug": "own", "name": "Own"}),
+    Line("PUT", ORG + "/machine-limit", TENANT_OF_SITE, "site", {"machines": 20}),
+    Line("GET", "/api/v1/site/clusters", SITE, "site"),
+    Line("DELETE", "/api/v1/site/clusters/{id}", SITE, "site"),
+    Line("GET", "/api/v1/site/cluster-requests", SITE, "site"),
+    Line("POST", "/api/v1/site/cluster-requests/{id}/answer", SITE, "site", {"decline": "no room"}),
+    Line("POST", ORG + "/break-glass", TENANT_OF_SITE, "site", {"reason": "a call for help"}),
+    Line("GET", ORG + "/break-glass", ORG_ADMINS_AND_SITE, "org:read"),
+    Line("DELETE", ORG + "/break-glass/{id}", OWNER_AND_SITE, "org:write"),
     Line("GET", ORG, ORG_ALL, "org:read"),
     Line("PATCH", ORG, ORG_OWNER, "org:write", {"name": "Acme"}),
     Line("GET", ORG + "/members", ORG_ALL, "org:read"),
@@ -109,6 +119,10 @@ TABLE = [
     Line("GET", ORG + "/clusters", ORG_ALL, "machines:read"),
     Line("GET", CLUSTER, ORG_ALL, "machines:read"),
     Line("PATCH", CLUSTER, ORG_ADMINS, "machines:write", {"name": "Ours"}),
+    Line("DELETE", CLUSTER, ORG_ADMINS, "machines:write"),
+    Line("GET", ORG + "/cluster-requests", ORG_ADMINS, "machines:read"),
+    Line("POST", ORG + "/cluster-requests", ORG_ADMINS, "machines:write", {"name": "Ours alone"}),
+    Line("DELETE", ORG + "/cluster-requests/{id}", ORG_ADMINS, "machines:write"),
     Line("GET", CLUSTER + "/enrollment-tokens", ORG_ADMINS, "machines:read"),
     Line("POST", CLUSTER + "/enrollment-tokens", ORG_ADMINS, "machines:write", {}),
     Line("DELETE", CLUSTER + "/enrollment-tokens/{id}", ORG_ADMINS, "machines:write"),
@@ -183,11 +197,22 @@ class Walk:
         world.add_workload("dev", "gpu-1", gpu_count=1)
         with world.act("operator", "rival") as ctx:
             clusters.create_dedicated(ctx, "rivals-own", "Rival's own")
+        with world.act("operator", "acme") as ctx:
+            own = clusters.create_dedicated(ctx, "left", "Left").id
+            look = break_glass.begin(ctx, "to see", 60).id
+        with world.act("admin", "acme") as ctx:
+            request = cluster_requests.ask(ctx, "Ours", "")
+            clusters.leave(ctx, "left")
+        with world.act("operator", "acme") as ctx:
+            break_glass.end(ctx, look)
         with world.act("owner", "acme") as ctx:
             invitation = orgs.invite(ctx, Role.MEMBER, None, None)
             self.link = invitation.text
             self.ids = {
                 "invitations": invitation.id,
+                "break-glass": look,
+                "clusters": own,
+                "cluster-requests": request.id,
                 "enrollment-tokens": join_tokens.create(ctx, "default", join_token_rules.asked({}, 3600)).id,
             }
         self.own_tokens = {}
@@ -205,7 +230,7 @@ class Walk:
             self.db.forgets = True
 
     def url(self, line: Line, who: str | None, **other: str) -> str:
-        kind = line.path.rsplit("/", 2)[-2]
+        kind = line.path.partition("/{id}")[0].rsplit("/", 1)[-1]
         own = {"tokens": self.own_tokens.get(who or "", "absent"), "ssh-keys": "laptop", **self.ids}
         usual = {"org": "acme", "ws": "research", "cluster": "default", "node": "gpu-1", "name": "dev"}
         return line.path.format(**{**usual, "user": "outsider", "id": own.get(kind, ""), **line.names, **other})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import Enum
 from typing import Any
 
@@ -70,8 +71,8 @@ TYPES: Mapping[str, tuple[Class, str]] = {
     "ssh_key.removed": (Class.AUDIT, "A person removed an SSH key; it is detached everywhere."),
     "access.denied": (Class.AUDIT, "A role did not allow what was asked."),
     # clusters and joining
-    "cluster.hosted.joined": (Class.AUDIT, "The organisation began to use the hosted cluster."),
-    "cluster.created": (Class.AUDIT, "A dedicated cluster was made."),
+    "cluster.hosted.joined": (Class.AUDIT, "The organisation began to use the hosted cluster (again)."),
+    "cluster.created": (Class.AUDIT, "A dedicated cluster was made, or given back to its organisation."),
     "cluster.changed": (Class.AUDIT, "A cluster's shown name was changed."),
     "cluster.removed": (Class.AUDIT, "A cluster was taken out of the organisation, or deleted by the operator."),
     "cluster.prices": (Class.AUDIT, "A cluster's prices were set."),
@@ -131,6 +132,9 @@ TYPES: Mapping[str, tuple[Class, str]] = {
     "workload.stream": (Class.AUDIT, "A stream (ssh, port, logs) into a workload was opened."),
 }
 
+
+EVENTS_KEPT = timedelta(days=90)
+"""What only is an event is forgotten then; audit entries never are."""
 
 LIMITED = frozenset(
     {

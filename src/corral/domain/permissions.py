@@ -8,7 +8,7 @@ a stranger gets 404, a role that may not gets 403. `scope` is what an API token 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, Flag, auto
 
 
@@ -63,6 +63,8 @@ class Rule:
     who: Who
     scope: str = ""
     """The scope an API token needs; "" only where nobody logs in."""
+    look: str = ""
+    """The route (method and template) where an operator may read under break-glass; "" where they may not."""
 
 
 _ORG = "/api/v1/orgs/{org}"
@@ -72,7 +74,7 @@ _NODE = _CLUSTER + "/nodes/{node}"
 _COMPUTE = _WS + "/compute-clusters"
 _ONE = _COMPUTE + "/{name}"
 
-ROUTES: Mapping[tuple[str, str], Rule] = {
+_ROUTES: Mapping[tuple[str, str], Rule] = {
     # doors without a login
     ("GET", "/healthz"): Rule(Who.PUBLIC),
     ("GET", "/readyz"): Rule(Who.PUBLIC),
@@ -214,6 +216,18 @@ ROUTES: Mapping[tuple[str, str], Rule] = {
     ("POST", "/api/v1/me/tokens"): Rule(Who.SELF, "me"),
     ("DELETE", "/api/v1/me/tokens/{id}"): Rule(Who.SELF, "me"),
 }
+
+_NEVER_LOOKED_AT = frozenset({_ONE + "/logs", _ONE + "/connection"})
+"""What leads into a workload: its output, and how to get in."""
+
+
+def _with_look(method: str, path: str, rule: Rule) -> Rule:
+    """Break-glass opens what an admin of the organisation may read: no change, no stream into a workload."""
+    opens = method == "GET" and path.startswith(_ORG) and Who.ADMIN in rule.who and Who.OPERATOR not in rule.who
+    return replace(rule, look=f"{method} {path}") if opens and path not in _NEVER_LOOKED_AT else rule
+
+
+ROUTES: Mapping[tuple[str, str], Rule] = {key: _with_look(*key, rule) for key, rule in _ROUTES.items()}
 
 
 def role_bit(role: Role) -> Who:

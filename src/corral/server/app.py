@@ -19,6 +19,7 @@ from corral.controllers.last_used import LastUsedWriter
 from corral.controllers.lease import Lease, stop_process
 from corral.controllers.liveness import Liveness
 from corral.controllers.placement import PlacementWorker
+from corral.controllers.reservations import Reservations
 from corral.controllers.retention import Retention
 from corral.domain.permissions import ROUTES
 from corral.server import errors, openapi
@@ -32,6 +33,7 @@ from corral.server.routes import ROUTERS, bare_routes
 from corral.server.tunnel import Streams
 from corral.store.engine import Database
 from corral.usecases.attempts import Attempts
+from corral.usecases.break_glass import Traces
 from corral.usecases.denials import Denials
 from corral.usecases.tokens import LastUsed
 
@@ -69,6 +71,7 @@ def create_app(config: Config, db: Database, *, monotonic: Callable[[], float] =
     app.state.last_used = LastUsed(db)
     app.state.attempts = Attempts()
     app.state.denials = Denials()
+    app.state.traces = Traces()
     app.state.explaining = Places(EXPLAINS_OF_A_USER, "questions where something would go")
     app.state.exporting = Places(EXPORTS_OF_A_USER, "exports")
     app.state.on_lease_lost = stop_process
@@ -105,6 +108,7 @@ def _parts(app: FastAPI, monotonic: Callable[[], float]) -> Iterator[Part]:
     state.liveness = Liveness(state.db, heard, state.config.every_s, state.hub.hear_again)
     yield state.liveness
     yield LastUsedWriter(state.last_used)
+    yield Reservations(state.db, state.config.every_s)
     yield Retention(state.db)
     state.live = Live(state.db)
     yield state.live

@@ -10,7 +10,7 @@ import base64
 import binascii
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Query, Request
@@ -29,6 +29,7 @@ from corral.server.errors import request_id_of
 from corral.store.engine import Database
 from corral.store.transaction import Actor, Tx
 from corral.usecases import idempotency
+from corral.usecases.break_glass import Traces, record_use
 from corral.usecases.context import Context
 from corral.usecases.denials import Denials, worth_recording
 from corral.usecases.identity import Caller, Place, enter
@@ -64,23 +65,43 @@ class Door:
 
     @contextmanager
     def read(self) -> Iterator[Context]:
-        """Enter, in a transaction that only reads."""
-        with self.audited(), self._db.read() as tx:
-            yield self._enter(tx)
+        """Enter, in a transaction that only reads.
+
+        What an operator looks at under break-glass stands in the tenant's audit before it is read.
+        """
+        with self.audited():
+            with self._db.read() as tx:
+                ctx = self._enter(tx, self.rule)
+                if not ctx.look:
+                    yield ctx
+                    return
+            self._trace(ctx)
+            with self._db.read() as tx:
+                yield self._enter(tx, self.rule)
 
     @contextmanager
     def write(self) -> Iterator[Context]:
         """Enter, in a transaction that commits at the end."""
         with self.audited(), self._db.write() as tx:
-            yield self._enter(tx)
+            yield self._enter(tx, replace(self.rule, look=""))
 
     def user_id(self) -> str:
         """Enter only to learn who it is."""
         with self.read() as ctx:
             return ctx.user.id
 
-    def _enter(self, tx: Tx) -> Context:
-        ctx = enter(tx, self.caller, self.rule, self.place)
+    def _trace(self, seen: Context) -> None:
+        traces: Traces = self._request.app.state.traces
+        with traces.writing:
+            if not traces.due(seen.look, self._template, seen.now):
+                return
+            with self._db.write() as tx:
+                ctx = self._enter(tx, self.rule)
+                record_use(ctx, self.rule.look)
+            traces.written(seen.look, self._template, seen.now)
+
+    def _enter(self, tx: Tx, rule: Rule) -> Context:
+        ctx = enter(tx, self.caller, rule, self.place)
         self._request.app.state.last_used.note(ctx.token_id, ctx.now)
         # PostgreSQL keeps no NUL and would not even look for one.
         if any("\0" in str(value) for value in self._request.path_params.values()):

@@ -75,6 +75,11 @@ def lock(tx: Tx, scope: Scope) -> RowMapping | None:
     return tx.one(select(orgs).where(orgs.c.id == scope.org, orgs.c.removed_at.is_(None)).with_for_update())
 
 
+def get(tx: Tx, id: str) -> RowMapping | None:
+    """Return a live organisation by its id: for the operator, who names something of it by an id."""
+    return tx.one(select(orgs).where(orgs.c.id == id, orgs.c.removed_at.is_(None)))
+
+
 def add(tx: Tx, id: str, slug: str, name: str, contact: str) -> bool:
     """Make an organisation; False when the short name is taken."""
     row = {"id": id, "slug": slug, "name": name, "contact": contact, "created_at": tx.now}
@@ -83,6 +88,11 @@ def add(tx: Tx, id: str, slug: str, name: str, contact: str) -> bool:
 
 def change(tx: Tx, scope: Scope, **values: str) -> None:
     tx.run(update(orgs).where(orgs.c.id == scope.org).values(**values))
+
+
+def set_machine_limit(tx: Tx, scope: Scope, machines: int | None) -> None:
+    """Set the organisation's own machine limit on the hosted cluster (None: the site's). Under its lock."""
+    tx.run(update(orgs).where(orgs.c.id == scope.org).values(machine_limit=machines))
 
 
 def remove(tx: Tx, scope: Scope) -> None:

@@ -58,6 +58,8 @@ class Context:
     """The API token they act with."""
     scopes: frozenset[str] = frozenset()
     """What that token may be used for."""
+    look: str = ""
+    """The break-glass look under which an operator reads as an admin would ("": none)."""
 
     @property
     def now(self) -> datetime:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from corral.domain import secrets
 from corral.domain.errors import Refusal, not_found
 from corral.domain.permissions import Part, Role, Rule, Who, allows
+from corral.store import break_glass
 from corral.store import orgs as org_rows
 from corral.store import users as user_rows
 from corral.store.transaction import Actor, Scope, Tx
@@ -56,7 +57,7 @@ def enter(tx: Tx, caller: Caller, rule: Rule, place: Place) -> Context:
     actor = Actor("user", user.id, user.login, caller.address, caller.request_id)
     context = Context(tx, actor, user, token_id=principal.token_id, scopes=principal.scopes)
     if place.org is not None:
-        context = _in_org(context, place)
+        context = _in_org(context, rule, place)
     in_workspace = context.part is not None
     if place.workspace is not None and not context.admin and not in_workspace and context.role is not None:
         raise not_found()  # a member must not learn of workspaces that are not theirs
@@ -85,13 +86,19 @@ def identify(tx: Tx, caller: Caller) -> Principal:
     return Principal(user, row["token_id"], frozenset(row["scopes"]))
 
 
-def _in_org(context: Context, place: Place) -> Context:
-    """Add organisation, role, workspace and part; an operator who is no member gets neither role nor workspace."""
+def _in_org(context: Context, rule: Rule, place: Place) -> Context:
+    """Add organisation, role, workspace and part; an operator who is no member gets neither role nor workspace.
+
+    Under break-glass an operator reads as an admin does, where the rule lets them look.
+    """
     row = org_rows.with_role(context.tx, place.org or "", context.user.id)
     if row is None or (row["role"] is None and not context.user.operator):
         raise not_found()
     org = Org(row["id"], row["slug"], row["name"], row["contact"])
     context = replace(context, org_or_none=org, role=Role(row["role"]) if row["role"] else None)
+    if rule.look and context.user.operator and not context.admin:
+        look = break_glass.live(context.tx, Scope(org.id), context.user.id)
+        context = context if look is None else replace(context, role=Role.ADMIN, look=look["id"])
     if place.workspace is None or context.role is None:
         return context
     found = org_rows.workspace_with_part(context.tx, Scope(org.id), place.workspace, context.user.id)
@@ -103,7 +110,8 @@ def _in_org(context: Context, place: Place) -> Context:
 
 def _why_not(rule: Rule, context: Context) -> str:
     if context.role is None and context.user.operator:
-        return "The site's operator does not act inside an organisation. Ask one of its owners."
+        may_look = " To look at it, with a reason that they see: corral site break-glass." if rule.look else ""
+        return f"The site's operator does not act inside an organisation. Ask one of its owners.{may_look}"
     if rule.who is Who.OPERATOR:
         return "Only the site's operator may do this."
     who = "an owner" if Who.ADMIN not in rule.who else "an owner or admin"

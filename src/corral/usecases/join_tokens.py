@@ -10,13 +10,14 @@ from datetime import datetime
 from corral.domain import clusters as cluster_rules
 from corral.domain import secrets
 from corral.domain.access import may_use
+from corral.domain.clusters import HOSTED_SLUGS
 from corral.domain.errors import Refusal, not_found
 from corral.domain.events import Subject
 from corral.domain.join_tokens import Asked
 from corral.store import access as access_rows
 from corral.store import clusters as cluster_rows
 from corral.store import join_tokens as rows
-from corral.store import machines as machine_rows
+from corral.store import workspaces
 from corral.store.transaction import Row
 from corral.usecases import access, clusters, orgs
 from corral.usecases.context import Context
@@ -45,9 +46,35 @@ class NewJoinToken:
 
 
 def create(ctx: Context, cluster: str, asked: Asked) -> NewJoinToken:
-    """Make a token. Errors: `NOT_FOUND`, `LIMIT_REACHED` (hosted cluster)."""
-    row = clusters.find(ctx, cluster)
+    """Make a token. Errors: `NOT_FOUND`, `LIMIT_REACHED` (hosted cluster).
+
+    An organisation without a cluster begins to use the hosted one with its first machine: the token is asked for
+    by the short name that the hosted cluster then has.
+    """
     orgs.locked(ctx)
+    return _make(ctx, _named(ctx, cluster), asked)
+
+
+def create_for_workspace(ctx: Context, cluster: str | None, asked: Asked) -> NewJoinToken:
+    """Make a token from a workspace, and grant the workspace the label's pool (without that label: nothing).
+
+    An organisation without a cluster begins to use the hosted one. Errors: `NOT_FOUND`,
+    `LIMIT_REACHED`; `CLUSTER_REQUIRED` when there are several clusters and none is named.
+    """
+    orgs.locked(ctx)
+    if not workspaces.is_live(ctx.tx, ctx.scope, ctx.workspace.id):
+        raise not_found()
+    row = _named(ctx, cluster) if cluster is not None else clusters.find(ctx, _only_cluster(ctx))
+    made = _make(ctx, row, asked)
+    pool, cluster_id = asked.labels.get("pool", ""), row["cluster_id"]
+    granted = access_rows.pools(ctx.tx, ctx.scope, ctx.workspace.id).get(cluster_id, ())
+    if pool and not may_use(granted, pool):
+        access.grant_pool(ctx, ctx.workspace.id, cluster_id, pool)
+    return made
+
+
+def _make(ctx: Context, row: Row, asked: Asked) -> NewJoinToken:
+    """Make a token of a cluster, under the organisation's lock."""
     _check_room(ctx, row)
     secret = secrets.make(secrets.JOIN, os.urandom(secrets.RANDOM_BYTES))
     made = NewJoinToken(ctx.new_id(), secret.text, dict(asked.labels), ctx.now + asked.ttl)
@@ -65,20 +92,11 @@ def create(ctx: Context, cluster: str, asked: Asked) -> NewJoinToken:
     return made
 
 
-def create_for_workspace(ctx: Context, cluster: str | None, asked: Asked) -> NewJoinToken:
-    """Make a token from a workspace, and grant the workspace the label's pool.
-
-    An organisation without a cluster begins to use the hosted one. Errors: `NOT_FOUND`,
-    `LIMIT_REACHED`; `CLUSTER_REQUIRED` when there are several clusters and none is named.
-    """
-    orgs.locked(ctx)
-    slug = cluster if cluster is not None else _only_cluster(ctx)
-    made = create(ctx, slug, asked)
-    pool, cluster_id = asked.labels.get("pool", ""), clusters.find(ctx, slug)["cluster_id"]
-    granted = access_rows.pools(ctx.tx, ctx.scope, ctx.workspace.id).get(cluster_id, ())
-    if pool and not may_use(granted, pool):
-        access.grant_pool(ctx, ctx.workspace.id, cluster_id, pool)
-    return made
+def _named(ctx: Context, cluster: str) -> Row:
+    """Return the tenancy of that name, under the organisation's lock. Errors: `NOT_FOUND`."""
+    if cluster == HOSTED_SLUGS[0] and not cluster_rows.listed(ctx.tx, ctx.scope, None, 1):
+        clusters.use_hosted(ctx)
+    return clusters.find(ctx, cluster)
 
 
 def _only_cluster(ctx: Context) -> str:
@@ -100,7 +118,7 @@ def listed(ctx: Context, cluster: str, after: str | None, limit: int) -> Sequenc
 
 
 def revoke(ctx: Context, cluster: str, id: str) -> None:
-    """Revoke an unused token. Errors: `NOT_FOUND`, also for one that was used or revoked."""
+    """Revoke an unused token. Errors: `NOT_FOUND`, also for one that was used, or revoked before."""
     cluster_id = clusters.find(ctx, cluster)["cluster_id"]
     row = rows.revoke(ctx.tx, ctx.scope, cluster_id, id)
     if row is None:
@@ -112,10 +130,8 @@ def _check_room(ctx: Context, row: Row) -> None:
     limit = clusters.machine_limit(row, cluster_rows.hosted_machine_limit(ctx.tx))
     if limit is None:
         return
-    cluster_id = row["cluster_id"]
-    machines = machine_rows.enrolled(ctx.tx, ctx.scope, cluster_id)
-    tokens = rows.count_unused(ctx.tx, ctx.scope, cluster_id)
-    cluster_rules.check_room(cluster_rules.Room(limit, machines, tokens))
+    room = cluster_rules.Room(limit, *clusters.taken(ctx, row["cluster_id"]))
+    cluster_rules.check_room(room, cluster_rows.site_contact(ctx.tx))
 
 
 def _subject(ctx: Context, cluster_id: str) -> Subject:

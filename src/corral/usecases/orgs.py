@@ -12,8 +12,8 @@ from corral.domain.errors import Refusal, not_found
 from corral.domain.events import Subject
 from corral.domain.permissions import Role
 from corral.domain.workspaces import NAMED
+from corral.store import break_glass, cluster_requests, fleet, links, workspaces
 from corral.store import clusters as cluster_rows
-from corral.store import fleet, links, workspaces
 from corral.store import join_tokens as join_token_rows
 from corral.store import orgs as rows
 from corral.store.transaction import Row, Wake
@@ -34,6 +34,8 @@ class Organisation:
     contact: str
     role: str | None
     created_at: datetime
+    machine_limit: int | None = None
+    """On the hosted cluster, set by the operator for this organisation; None: the site's."""
 
 
 @dataclass(frozen=True)
@@ -97,11 +99,14 @@ def remove(ctx: Context) -> None:
     for tenancy in cluster_rows.listed(ctx.tx, ctx.scope, None, ALL):
         join_token_rows.revoke_unused(ctx.tx, ctx.scope, tenancy["cluster_id"])
     _check_empty(ctx)
+    cluster_rows.remove_of_org(ctx.tx, ctx.scope)
+    cluster_requests.withdraw_open(ctx.tx, ctx.scope)
+    ended = break_glass.end_all(ctx.tx, ctx.scope)
     people = [row["user_id"] for row in rows.members_listed(ctx.tx, ctx.scope, None, ALL)]
     links.revoke_of_org(ctx.tx, ctx.scope)
     rows.remove(ctx.tx, ctx.scope)
     ctx.record("org.removed", Subject(), slug=ctx.org.slug, name=ctx.org.name)
-    for user_id in people:
+    for user_id in [*people, *ended]:
         ctx.wake(Wake.STREAMS, user_id)
 
 
@@ -157,11 +162,13 @@ def _check_empty(ctx: Context) -> None:
     if has:
         raise Refusal(
             "CONFLICT",
-            f"The organisation still has {' and '.join(has)}. Its admins remove and terminate them first.",
+            f"The organisation still has {' and '.join(has)}. Its admins remove and terminate them first; machines of "
+            "a cluster that was left come back with the cluster.",
             machines=machines,
             workloads=list(live),
         )
 
 
 def _organisation(row: Row) -> Organisation:
-    return Organisation(row["id"], row["slug"], row["name"], row["contact"], row["role"], row["created_at"])
+    told = (row["id"], row["slug"], row["name"], row["contact"], row["role"], row["created_at"])
+    return Organisation(*told, row["machine_limit"])

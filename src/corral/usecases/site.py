@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from corral.domain import clusters, secrets, users
 from corral.domain import orgs as org_rules
-from corral.domain import secrets, users
 from corral.domain.errors import Refusal, not_found
 from corral.domain.events import Entry, Subject
 from corral.domain.machines import Quarantine
@@ -19,8 +19,6 @@ from corral.store.journal import Filter
 from corral.store.transaction import SITE, Row, Tx
 from corral.usecases.context import Context, new_id
 
-HOSTED_MACHINE_LIMIT = 10
-LIMIT_MAX = 1_000_000
 NOT_HEARD = "A back-up of this site was restored; what runs on it is not known yet. Its next report decides."
 
 
@@ -37,7 +35,7 @@ class Site:
 def ensure(tx: Tx) -> None:
     """Make the site at its very first start; later nothing happens."""
     if rows.lock(tx) is None:
-        rows.add(tx, new_id(tx.now), HOSTED_MACHINE_LIMIT)
+        rows.add(tx, new_id(tx.now), clusters.HOSTED_MACHINE_LIMIT)
 
 
 def first_start(tx: Tx) -> str | None:
@@ -92,7 +90,7 @@ def change(ctx: Context, contact: str | None, hosted_machine_limit: int | None) 
     if contact is not None:
         wanted["contact"] = org_rules.contact(contact)
     if hosted_machine_limit is not None:
-        wanted["hosted_machine_limit"] = _limit(hosted_machine_limit)
+        wanted["hosted_machine_limit"] = clusters.machine_limit(hosted_machine_limit, "hosted_machine_limit")
     changed = {name: value for name, value in wanted.items() if before[name] != value}
     if changed:
         rows.change(ctx.tx, **changed)
@@ -103,12 +101,6 @@ def change(ctx: Context, contact: str | None, hosted_machine_limit: int | None) 
 def audit(ctx: Context, want: Filter, before: int | None, limit: int) -> Sequence[Row]:
     """Return the site's own audit entries that match, newest first, below sequence `before`."""
     return journal.newest_first(ctx.tx, None, replace(want, view="audit"), before=before, limit=limit)
-
-
-def _limit(asked: int) -> int:
-    if not 0 <= asked <= LIMIT_MAX:
-        raise Refusal("INVALID_REQUEST", f"hosted_machine_limit: use 0 to {LIMIT_MAX}.", field="hosted_machine_limit")
-    return asked
 
 
 def _there(row: Row | None) -> Row:

@@ -21,7 +21,10 @@ RoleName = Literal["owner", "admin", "member"]
 
 
 class OrgView(BaseModel):
-    """An organisation and the caller's role in it (null: the operator, who is no member)."""
+    """An organisation and the caller's role in it (null: the operator, who is no member).
+
+    `machine_limit`: on the hosted cluster, set by the operator for this organisation; null: the site's.
+    """
 
     id: str
     slug: str
@@ -29,6 +32,7 @@ class OrgView(BaseModel):
     contact: str
     role: str | None
     created_at: datetime
+    machine_limit: int | None
 
     @staticmethod
     def of(org: orgs.Organisation) -> OrgView:

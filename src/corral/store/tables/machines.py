@@ -61,10 +61,12 @@ machines = Table(
     Column("data_state", String(10), nullable=False, default=""),  # "" | making | ready | failed
     Column("data_message", String(300), nullable=False, default=""),
     Column("data_copies", Integer, nullable=False, default=0),  # drive copies that the machine reports there
-    Column("update_release", String(40)),  # the release it was told to update to; None: none
+    Column("update_ask", Integer, nullable=False, default=0),  # counts the asks to update
+    Column("update_release", String(40)),  # the release it was asked to update to last; None: none, or it is done
+    Column("update_before", String(40), nullable=False, default=""),  # the release it had then
     Column("update_state", String(10), nullable=False, default=""),  # "" | asked | running | failed
     Column("update_message", String(300), nullable=False, default=""),
-    moment("update_since", nullable=True),
+    moment("update_since", nullable=True),  # it was asked then
     Column("kernel_boot", String(64), nullable=False, default=""),  # kernel lines judged: of which boot …
     Column("kernel_seq", BigInt, nullable=False, default=-1),  # … up to which
     Column("fleet_version", Integer, nullable=False, default=0),  # the tenancy's version at its last change

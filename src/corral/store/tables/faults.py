@@ -21,6 +21,7 @@ gpu_faults = Table(
     moment("since"),
     moment("last_at"),
     Column("count", Integer, nullable=False, default=1),
+    moment("replaced_at", nullable=True),  # another GPU took its slot: people were told so, once
     moment("cleared_at", nullable=True),
     Column("cleared_by", String(100)),
 )
@@ -43,7 +44,7 @@ gpu_baselines = Table(
     refers("org_id", "orgs.id", primary_key=True),
     Column("vendor", String(20), primary_key=True),
     Column("uuid", String(96), primary_key=True),
-    Column("counters", JSON, nullable=False),  # {name: value} at the last clear
+    Column("counters", JSON, nullable=False),  # {name: value} as judged last, or at the last clear
     Column("kernel_boot", String(64), nullable=False, default=""),  # kernel lines of this boot …
     Column("kernel_seq", BigInt, nullable=False, default=-1),  # … up to this one were cleared
     moment("at"),

@@ -39,6 +39,13 @@ def compute() -> None:
 def _resources(command: Any) -> Any:
     """What may be asked for, by creation and by explanation."""
     for option in (
+        click.option(
+            "--drive",
+            "drives",
+            multiple=True,
+            metavar="NAME",
+            help="A drive kept on each machine, read-only at /drives/NAME; repeatable.",
+        ),
         click.option("--storage", "storage_gib", type=int, metavar="GIB", help="Default: the fair share."),
         click.option("--ram", "ram_gib", type=int, metavar="GIB", help="Default: the fair share for so many GPUs."),
         click.option("--vcpu", type=int, help="Default: the machine's fair share for so many GPUs."),
@@ -59,6 +66,13 @@ def _resources(command: Any) -> Any:
     "--ssh-key", "ssh_keys", multiple=True, metavar="NAME", help="Attach this key; repeatable. Default: all yours."
 )
 @click.option("--time-limit", "time_limit_seconds", type=Duration(), help="Ends by itself after this: 30m, 8h, 7d.")
+@click.option(
+    "--restart-policy",
+    type=click.Choice(["never", "on_machine_loss"]),
+    default="never",
+    show_default=True,
+    help="When its machine is removed by force: end as lost, or be placed again elsewhere.",
+)
 @click.option("--queue", "wait", is_flag=True, help="Where nothing is free now, wait in the queue.")
 @click.option("--wait", "until_active", is_flag=True, help="Show its progress until it is Active.")
 @at("org", "workspace", "cluster")
@@ -103,6 +117,7 @@ def _until_active(place: Place, name: str) -> None:
 @at("org", "workspace", "cluster")
 def explain(place: Place, **asked: Any) -> None:
     """Say which machines would take an ask now, and why each other one would not. Creates nothing."""
+    asked["drives"] = list(asked["drives"]) or None
     told = place.workspace.explain_placement(cluster=place.cluster_name, **asked)
 
     def draw() -> None:

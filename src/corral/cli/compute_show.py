@@ -67,6 +67,8 @@ def draw_details(found: ComputeDetails) -> None:
             ("ssh", f"{found.ssh}: corral ssh {found.name}" if found.ssh == "ready" else found.ssh),
             ("made", f"by {found.created_by}, {age(raw['created_at'])} ago"),
             ("ends by", raw["must_end_by"]),
+            ("drives", [f"/drives/{name}" for name in found.drives]),
+            ("if its machine is lost", _policy(found.restart_policy)),
             ("ended", raw["ended_at"]),
             ("stopped", found.stop_reason),
             ("killed for memory", found.oom_kills or None),
@@ -77,6 +79,10 @@ def draw_details(found: ComputeDetails) -> None:
     if found.history:
         say()
         table([change.raw for change in found.history], _HISTORY)
+
+
+def _policy(name: str) -> str:
+    return {"never": "it ends", "on_machine_loss": "it is placed again elsewhere"}.get(name, name)
 
 
 def _quota(kind: str | None) -> str:

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from corral.cli.confirm import typed_name, warn
+from corral.cli.data_location import data_location, disk_lines, location_line
 from corral.cli.output import Column, age, column, details, emit, gib, safe, say, shown, state_style, table
 from corral.cli.place import Place, at
+from corral.cli.removal import remove
 from corral.cli.root import Group
 from corral.client.errors import CorralError
 from corral.client.models import Affected, MachineDetails
@@ -110,6 +111,8 @@ def _draw(found: MachineDetails) -> None:
             ("RAM", gib(one.ram_mib)),
             ("storage", gib(one.storage_mib)),
             *_hardware(found.inventory),
+            ("disks", disk_lines(found.disks)),
+            ("data location", location_line(found.data_location)),
         ]
     )
     for condition in one.conditions:
@@ -134,9 +137,6 @@ def _hardware(facts: dict[str, Any]) -> list[tuple[str, object]]:
     """Return what the machine says of itself beyond what is counted."""
     limits = {"loop": "enforced", "none": "not enforced on this machine"}
     speed = facts.get("network_mbps")
-    disks = [
-        f"{disk['mount']} {gib(disk['free_mib'])} of {gib(disk['size_mib'])} free" for disk in facts.get("disks", ())
-    ]
     return [
         ("storage limits", limits.get(facts.get("storage_quota", ""), facts.get("storage_quota"))),
         ("runtime", facts.get("runtime")),
@@ -148,7 +148,6 @@ def _hardware(facts: dict[str, Any]) -> list[tuple[str, object]]:
         ),
         ("network", f"{speed} Mbit/s" if speed else None),
         ("addresses", facts.get("addresses")),
-        ("disks", disks),
     ]
 
 
@@ -218,26 +217,5 @@ def _still_closed(row: dict[str, Any]) -> str:
     return f"{safe(row['name'])} takes no new work yet: {safe(row['closed'])}."
 
 
-@machine.command()
-@click.argument("name")
-@click.option("--force", is_flag=True, help="Also while work runs there: it ends as lost.")
-@click.option("--yes", is_flag=True, help="Do not ask for the name.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be affected.")
-@at("org", "cluster")
-def remove(place: Place, name: str, force: bool, yes: bool, dry_run: bool) -> None:
-    """Remove a machine for ever: its credential dies at once. It comes back only with a new install line."""
-    told = place.cluster.affected(name)
-    if dry_run:
-        emit(told.raw, lambda: _draw_affected(told))
-        return
-    if told.running and force:
-        warn([f"This stops: {_works(told)}. That work ends as lost."])
-    if not told.running or force:
-        typed_name("remove the machine", told.name, yes=yes)
-    gone = place.cluster.remove(name, force=force)
-    emit(
-        gone.raw,
-        lambda: say(
-            f"{safe(gone.name)} is removed. To take the agent off it, run the site's install.sh there with --uninstall."
-        ),
-    )
+machine.add_command(data_location)
+machine.add_command(remove)

@@ -8,10 +8,12 @@ from corral.client.decode import decode
 from corral.client.models import (
     Affected,
     ClusterInfo,
+    DataLocationAnswer,
     JoinToken,
     Machine,
     MachineDetails,
     NewJoinToken,
+    Removal,
 )
 from corral.client.transport import Transport, quoted
 
@@ -65,12 +67,30 @@ class Cluster:
 
     def affected(self, name: str) -> Affected:
         """Return what runs on a machine and who may use it; changes nothing."""
-        return decode(Affected, self._transport.call("DELETE", self._node(name), params={"dry_run": "true"}))
+        return self.would_remove(name)
 
-    def remove(self, name: str, *, force: bool = False) -> Affected:
+    def would_remove(self, name: str) -> Removal:
+        """Return what removing a machine by force would do; changes nothing."""
+        return decode(Removal, self._transport.call("DELETE", self._node(name), params={"dry_run": "true"}))
+
+    def remove(self, name: str, *, force: bool = False) -> Removal:
         """Remove a machine for ever. Errors: `NODE_IN_USE` while work runs there, unless `force`."""
         params = {"force": "true" if force else None}
-        return decode(Affected, self._transport.call("DELETE", self._node(name), params=params))
+        return decode(Removal, self._transport.call("DELETE", self._node(name), params=params))
+
+    def choose_data_location(
+        self, name: str, path: str, *, max_bytes: int = 0, dry_run: bool = False
+    ) -> DataLocationAnswer:
+        """Choose the folder on a machine where drive copies may be kept. Errors: `INVALID_PATH`."""
+        body, params = {"path": path, "max_bytes": max_bytes}, {"dry_run": "true" if dry_run else None}
+        told = self._transport.call("PUT", f"{self._node(name)}/data-location", body, params=params)
+        return decode(DataLocationAnswer, told)
+
+    def forget_data_location(self, name: str, *, dry_run: bool = False) -> DataLocationAnswer:
+        """Forget it; nothing on the disk is removed. Errors: `DATA_LOCATION_IN_USE` while it holds drive copies."""
+        params = {"dry_run": "true" if dry_run else None}
+        told = self._transport.call("DELETE", f"{self._node(name)}/data-location", params=params)
+        return decode(DataLocationAnswer, told)
 
     def _node(self, name: str) -> str:
         return f"{self._path}/nodes/{quoted(name)}"

@@ -58,6 +58,8 @@ class ComputeInfo(View):
     placed_at: datetime | None = None
     time_limit_seconds: int | None = None
     must_end_by: datetime | None = None
+    drives: list[str] = field(default_factory=list)
+    restart_policy: str = "never"
     stop_asked_at: datetime | None = None
     stop_reason: str | None = None
     ended_at: datetime | None = None

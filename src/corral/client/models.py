@@ -163,13 +163,50 @@ class Running(View):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Disk(View):
+    """A local disk that can be written. `os`: it holds the operating system; `recommended`: the one to propose."""
+
+    mount: str
+    device: str
+    kind: str
+    size_mib: int
+    free_mib: int
+    os: bool = False
+    recommended: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataLocation(View):
+    """`state`: making | ready | failed, `message` why; `copies`: drives kept there; `max_bytes` 0: no limit."""
+
+    path: str
+    mount: str
+    state: str
+    max_bytes: int = 0
+    message: str = ""
+    copies: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataLocationAnswer(View):
+    """A machine's data location (None: none is chosen) and the disks it could lie on."""
+
+    name: str
+    dry_run: bool
+    disks: list[Disk]
+    data_location: DataLocation | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class MachineDetails(View):
-    """`inventory` is what the machine says of itself."""
+    """`inventory` is what the machine says of itself, `disks` where its data location may lie."""
 
     machine: Machine
     gpus: list[Gpu]
     running: list[Running]
     inventory: Json = field(default_factory=dict)
+    disks: list[Disk] = field(default_factory=list)
+    data_location: DataLocation | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +217,21 @@ class Affected(View):
     dry_run: bool
     running: list[Running]
     workspaces: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removal(Affected):
+    """What removing a machine by force does; workloads as `workspace/name`.
+
+    `stopped` is all that runs there: of it `placed_again` waits for another machine, `lost` ends. While `state` is
+    down it may run until the machine is heard of again. `uninstall`: of one that is online, the line to run there.
+    """
+
+    state: str = ""
+    stopped: list[str] = field(default_factory=list)
+    placed_again: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    uninstall: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,12 +100,15 @@ class Workspace:
         image: str | None = None,
         ssh_keys: Sequence[str] | None = None,
         time_limit_seconds: int | None = None,
+        drives: Sequence[str] = (),
+        restart_policy: str | None = None,
         wait: bool = False,
     ) -> ComputeInfo:  # the API's own fields, each by name
         """Carve a compute cluster from a machine.
 
         None: the machine's fair share for that many GPUs; the site's base image; all your keys.
-        `wait`: queue where nothing is free now. Errors: `NO_CAPACITY`, `QUOTA_EXCEEDED`, …
+        `drives`: kept on each machine, read-only at /drives/NAME. `restart_policy`: never (default) |
+        on_machine_loss. `wait`: queue where nothing is free now. Errors: `NO_CAPACITY`, `QUOTA_EXCEEDED`, …
         """
         body = creation(
             name=name,
@@ -120,6 +123,8 @@ class Workspace:
             image=image,
             ssh_keys=list(ssh_keys) if ssh_keys is not None else None,
             time_limit_seconds=time_limit_seconds,
+            drives=list(drives) or None,
+            restart_policy=restart_policy,
             wait=wait,
         )
         return decode(ComputeInfo, self._transport.call("POST", f"{self._path}/compute-clusters", body))

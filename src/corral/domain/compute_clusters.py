@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from corral.domain import ids
 from corral.domain.errors import Refusal
 from corral.domain.resources import MIB_PER_GIB, Ask
-from corral.domain.workloads import State
+from corral.domain.workloads import RestartPolicy, State
 
 BASE_IMAGE = "localhost/corral/base:latest"
 """The site's base image: machines build it from their own packages where no registry serves it."""
@@ -24,6 +24,7 @@ RANGES = {
 """Inclusive."""
 
 MAX_KEYS = 100
+MAX_DRIVES = 16
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
 _IMAGE = re.compile(
     rf"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]{{1,5}})?/)?{_COMPONENT}(?:/{_COMPONENT})*"
@@ -50,6 +51,9 @@ class Creation:
     ssh_keys: Sequence[str] | None = None
     """Names or ids of the caller's keys; None = all of them."""
     time_limit_seconds: int | None = None
+    drives: Sequence[str] = ()
+    """Names of drives kept on each machine: read-only at /drives/NAME."""
+    restart_policy: str = RestartPolicy.NEVER.value
 
     @property
     def ask(self) -> Ask:
@@ -77,6 +81,19 @@ def check(creation: Creation) -> None:
         )
     if creation.ssh_keys is not None:
         check_keys("ssh_keys", creation.ssh_keys)
+    _check_drives(creation.drives)
+    policies = [policy.value for policy in RestartPolicy]
+    if creation.restart_policy not in policies:
+        raise _invalid("restart_policy", f"{ids.shown(creation.restart_policy)} is none of {', '.join(policies)}")
+
+
+def _check_drives(named: Sequence[str]) -> None:
+    if len(named) > MAX_DRIVES:
+        raise _invalid("drives", f"more than {MAX_DRIVES} drives")
+    for name in named:
+        ids.slug(name, "drive's name")
+    if len(set(named)) < len(named):
+        raise _invalid("drives", "a drive is named twice")
 
 
 def check_keys(field: str, named: Sequence[str]) -> None:

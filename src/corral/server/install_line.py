@@ -1,4 +1,5 @@
-"""The one line that adds a machine (spec 10, "Join tokens"): pasted into a root shell of the machine.
+"""The one line that adds a machine (spec 10, "Join tokens"), and the one that takes its agent off ("Remove a
+machine"): pasted into a root shell of the machine.
 
 No token stands in a process list: the line's own shell writes it to a file with its built-in
 `printf`. The script is downloaded whole before any of it runs, so a failed download runs
@@ -26,6 +27,18 @@ def install_line(url: str, token: str, ca_pem: str | None) -> str:
     ]
     failed = 'echo "Not done: see above, then run this line again." >&2; exit 1'
     return f"( {' && '.join(steps)} || {{ {failed}; }} )"
+
+
+def uninstall_line(url: str, ca_pem: str | None) -> str:
+    """Return the line that takes the agent off a machine; its data stays there. It holds no secret."""
+    pinned = ca_pem is not None
+    steps = [
+        *(["umask 077; c=$(mktemp)", _write((ca_pem or "").split("\n"), "$c")] if pinned else []),
+        f"s=$({_download(quote(f'{url}/api/v1/install.sh'), pinned)})",
+        f"{_print(['$s'])} | sh -s -- --uninstall",
+        *(['rm -f "$c"'] if pinned else []),
+    ]
+    return f"( {' && '.join(steps)} )"
 
 
 def _print(words: list[str]) -> str:

@@ -164,10 +164,13 @@ _NOT_IN_LISTS = frozenset(
 
 
 def running_on(tx: Tx, ref: MachineRef) -> Sequence[RowMapping]:
-    """Return what runs on the machine, what has not stopped there yet included: `name`, `kind`, `state`, `workspace`,
-    `gpus` (how many)."""
+    """Return what runs on the machine, what has not stopped there yet included.
+
+    Each with `workload_id`, `name`, `kind`, `state`, `workspace` and `gpus` (how many).
+    """
     return tx.all(
         select(
+            workloads.c.id.label("workload_id"),
             workloads.c.name,
             workloads.c.kind,
             workloads.c.state,

@@ -115,7 +115,7 @@ def insert_many(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
 def save(tx: Tx, scope: Scope, id: str, **values: Any) -> int:
     """Write columns of a workload that has not ended; return whether there was one.
 
-    Errors: `TypeError` for what only `insert_many`, `unqueue` and `end` write.
+    Errors: `TypeError` for what only `insert_many`, `unqueue`, `requeue` and `end` write.
     """
     if not _OF_THE_QUEUE.isdisjoint(values):
         raise TypeError("a workload enters and leaves the queue, and ends, by functions of their own")
@@ -129,6 +129,21 @@ def unqueue(tx: Tx, scope: Scope, cluster_id: str, placed: Mapping[str, Mapping[
             raise LookupError(f"workload {id} does not wait any more")
     if placed:
         fleet.queue_changed(tx, scope, cluster_id)
+
+
+def requeue(tx: Tx, scope: Scope, cluster_id: str, id: str, **values: Any) -> int:
+    """Let a placed workload wait again, and write columns of it; return whether there was one that had not ended.
+
+    It stands where it would if it had waited since it was created: ids sort by that, also those of one number.
+    """
+    waits = and_(_W.org_id == scope.org, _W.cluster_id == cluster_id, _W.queued.is_(True), _W.ended_at.is_(None))
+    before = tx.scalar(select(func.max(_W.queue_no)).where(waits, _W.id < id))
+    first = tx.scalar(select(func.min(_W.queue_no)).where(waits))
+    number = before if before is not None else first - 1 if first is not None else 1
+    found = tx.run(_SAVE, {**values, "queued": True, "queue_no": number, "its_org": scope.org, "its_id": id})
+    if found:
+        fleet.queue_changed(tx, scope, cluster_id)
+    return found
 
 
 def end(tx: Tx, scope: Scope, cluster_id: str, id: str, **values: Any) -> int:

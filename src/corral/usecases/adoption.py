@@ -14,6 +14,7 @@ from typing import Any
 from corral.domain import ids, quotas
 from corral.domain.access import EVERY_POOL
 from corral.domain.allocations import MAX_ADOPTED_GENERATION, Desired, bounded, legible
+from corral.domain.compute_clusters import MAX_DRIVES
 from corral.domain.events import Entry, Subject
 from corral.domain.machines import MachineRef
 from corral.domain.resources import Resources
@@ -73,6 +74,7 @@ def _adopt(tx: Tx, machine: MachineRef, work: Desired, behind: bool) -> None:
         "workload_id": work.workload,
         "generation": work.generation + 1,
         "gpus": len(gpus),
+        "gpu_model": gpus[0]["model"] if gpus else "",
         "vcpu": work.resources.vcpu,
         "ram_mib": work.resources.ram_mib,
         "storage_mib": work.resources.storage_mib,
@@ -171,7 +173,7 @@ def _revive(tx: Tx, scope: Scope, machine: MachineRef, work: Desired) -> str:
         "state": State.ACTIVE.value,
         "state_since": tx.now,
         "image": legible(work.image, 300),
-        "ask": {**amounts, "pool": None, "gpu_model": None},
+        "ask": {**amounts, "pool": None, "gpu_model": None, "drives": _drives(work)},
         "created_by": owner,
         "created_at": tx.now,
         "stop_asked_at": tx.now if work.stop else None,
@@ -180,6 +182,11 @@ def _revive(tx: Tx, scope: Scope, machine: MachineRef, work: Desired) -> str:
     keys = workloads.keys_with_text(tx, scope, work.authorized_keys)
     workloads.attach(tx, [(scope, work.workload, key) for key in keys])
     return name
+
+
+def _drives(work: Desired) -> list[str]:
+    """Return its drives' names, without what no drive can be called."""
+    return [name for name in dict.fromkeys(work.drives) if ids.SLUG.fullmatch(name)][:MAX_DRIVES]
 
 
 def _amounts(given: Resources) -> dict[str, int]:

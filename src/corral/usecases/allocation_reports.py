@@ -27,9 +27,9 @@ from corral.domain.events import Entry
 from corral.domain.machines import MachineRef
 from corral.domain.workloads import Signal, State, Step
 from corral.store import allocations, fleet, workloads
-from corral.store.transaction import SITE, Actor, Row, Scope, Tx, Wake
+from corral.store.transaction import Actor, Row, Scope, Tx, Wake
 from corral.usecases import workload_life
-from corral.usecases.workload_life import LOST, TIME_LIMIT, Life, of_allocation
+from corral.usecases.workload_life import TIME_LIMIT, Life, of_allocation
 
 TEXT_LIMIT = 2_000
 TAIL_LIMIT = 64 * 1024
@@ -78,33 +78,6 @@ def apply(tx: Tx, machine: MachineRef, seen: Sequence[Report], beside: Beside = 
         ahead=sorted(id for id in known if not is_plausible(live[id]["generation"], reports[id].generation)),
         newer=sorted(id for id in known if _is_ahead(live[id], reports[id])),
     )
-
-
-def machine_lost(tx: Tx, machine: MachineRef, by: Actor = SITE) -> None:
-    """The machine was removed by force: everything on it ends as lost (design decision 11)."""
-    scope = Scope(machine.org_id)
-    fleet.lock(tx, scope, machine.cluster_id)
-    for row in allocations.live_on(tx, scope, machine.id):
-        workload_life.change(tx, of_allocation(row), Signal.LOST, by, f"{LOST}: machine {machine.name} was removed")
-
-
-@dataclass(frozen=True)
-class OnMachine:
-    """What runs on a machine, for people who want to remove it."""
-
-    workload_id: str
-    name: str
-    workspace_id: str
-    state: str
-    gpus: int
-
-
-def live_on(tx: Tx, machine: MachineRef) -> list[OnMachine]:
-    """Return what holds something of a machine."""
-    return [
-        OnMachine(row["workload_id"], row["name"], row["workspace_id"], row["state"], row["gpus"])
-        for row in allocations.live_on(tx, Scope(machine.org_id), machine.id)
-    ]
 
 
 # ---- one allocation

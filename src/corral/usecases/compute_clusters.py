@@ -90,6 +90,8 @@ class ComputeCluster:
     placed_at: datetime | None
     time_limit_s: int | None
     must_end_by: datetime | None
+    drives: Sequence[str]
+    restart_policy: str
     stop_asked_at: datetime | None
     stop_reason: str | None
     ended_at: datetime | None
@@ -107,6 +109,8 @@ def built(row: Mapping[Any, Any], held: Mapping[Any, Any] | None, around: Around
     return ComputeCluster(
         **{name: row[name] for name in ("id", "name", "state_since", "step", "step_since", "reason", "wanted", "seen")},
         **{name: row[name] for name in ("image", "created_at", "time_limit_s", "must_end_by", "stop_asked_at")},
+        restart_policy=row["restart_policy"],
+        drives=ask.get("drives", ()),
         **{name: row[name] for name in ("stop_reason", "ended_at", "queued")},
         **{name: got[name] for name in ("gpus", "vcpu", "ram_mib", "storage_mib")},
         state=State(row["state"]),

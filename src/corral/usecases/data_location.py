@@ -31,6 +31,11 @@ FORGOTTEN = {
 """Columns of a machine that has no data location; nothing on its disks is touched."""
 
 
+def would_choose(row: Row, asked: rules.Asked, free_mib: Mapping[str, int]) -> Chosen:
+    """Return what would be chosen on the machine of this row. Errors: `INVALID_PATH`, `INVALID_REQUEST`."""
+    return rules.choose(asked, rules.disks(row["inventory"], free_mib))
+
+
 def choose(ctx: Context, machine: tuple[str, str], asked: rules.Asked, free_mib: Mapping[str, int]) -> Row:
     """Choose a machine's data location, or change it; return the machine's row. `machine`: cluster and name.
 
@@ -38,8 +43,7 @@ def choose(ctx: Context, machine: tuple[str, str], asked: rules.Asked, free_mib:
     Errors: `NOT_FOUND`, `NODE_NOT_FOUND`, `INVALID_PATH`, `INVALID_REQUEST`.
     """
     row = machines.locked(ctx, *machine)
-    after = rules.choose(asked, rules.disks(row["inventory"], free_mib))
-    before = chosen(row)
+    after, before = would_choose(row, asked, free_mib), chosen(row)
     failed = row["data_state"] == State.FAILED.value
     if before == after and not failed:
         return row

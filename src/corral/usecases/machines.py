@@ -1,4 +1,4 @@
-"""What reports change of a machine, and what people do with one (spec 10: states, cordon, removal).
+"""What reports change of a machine, and what people do with one (spec 10: states, cordon). Removal: `removal`.
 
 `set_state`, `judge_inventory` and `judge_conditions` are the site's own acts; the rest are people's.
 """
@@ -24,7 +24,7 @@ from corral.store import inventory as gpu_rows
 from corral.store import machines as rows
 from corral.store import sessions as session_rows
 from corral.store.transaction import SITE, Actor, Row, Scope, Tx, Wake
-from corral.usecases import allocation_reports, clusters, unknown_work
+from corral.usecases import clusters, unknown_work
 from corral.usecases.context import Context, new_id
 
 MAX_CONDITIONS = 20
@@ -154,6 +154,7 @@ class Machine:
 class Running:
     """A workload that holds something of a machine."""
 
+    workload_id: str
     name: str
     kind: str
     state: str
@@ -205,7 +206,7 @@ def one(ctx: Context, cluster: str, name: str) -> Details:
     return Details(
         _seen(ctx, row),
         gpu_rows.with_holders(ctx.tx, ref),
-        _running(ctx, ref),
+        running(ctx, ref),
         rows.sessions_of(ctx.tx, ref, SESSIONS_SHOWN),
     )
 
@@ -232,9 +233,13 @@ def contact(ctx: Context) -> str:
 
 def affected(ctx: Context, cluster: str, name: str) -> Affected:
     """Return who and what an act on this machine touches; changes nothing. Errors: `NOT_FOUND`, `NODE_NOT_FOUND`."""
-    row = find(ctx, cluster, name)
+    return affected_by(ctx, find(ctx, cluster, name))
+
+
+def affected_by(ctx: Context, row: Row) -> Affected:
+    """Return the same of the machine of this row."""
     able = rows.workspaces_that_may_use(ctx.tx, ctx.scope, row["cluster_id"], row["pool"])
-    return Affected(row["name"], _running(ctx, rows.ref_of(row)), able)
+    return Affected(row["name"], running(ctx, rows.ref_of(row)), able)
 
 
 def cordon(ctx: Context, cluster: str, name: str, reason: str | None) -> Machine:
@@ -281,36 +286,6 @@ def release_quarantine(ctx: Context, cluster: str, name: str) -> Machine:
     return _again(ctx, row)
 
 
-def remove(ctx: Context, cluster: str, name: str, *, force: bool) -> Affected:
-    """Remove a machine: its credential is dead for ever, its work ends as lost.
-
-    Its row stays, so that its key is told `MACHINE_REMOVED` and nothing else. Errors: `NOT_FOUND`,
-    `NODE_NOT_FOUND`, `NODE_IN_USE`.
-    """
-    row = locked(ctx, cluster, name)
-    ref = rows.ref_of(row)
-    told = affected(ctx, cluster, name)
-    if told.running and not force:
-        raise _in_use(told)
-    allocation_reports.machine_lost(ctx.tx, ref, ctx.actor)
-    rows.save(ctx.tx, ref, {"removed_at": ctx.now})
-    stopped = [f"{work.workspace}/{work.name}" for work in told.running]
-    ctx.record("cluster.node.removed", ref.subject, name=ref.name, forced=force, stopped=stopped)
-    ctx.wake(Wake.MACHINE_REMOVED, ref.id)
-    return told
-
-
-def _in_use(told: Affected) -> Refusal:
-    names = ", ".join(f"{work.workspace}/{work.name}" for work in told.running[:10])
-    more = f" and {len(told.running) - 10} more" if len(told.running) > 10 else ""
-    return Refusal(
-        "NODE_IN_USE",
-        f"Work runs on '{told.name}': {names}{more}. Wait for it or end it first; or remove the machine with force, "
-        "which ends that work as lost.",
-        running=[{"workspace": work.workspace, "name": work.name, "kind": work.kind} for work in told.running],
-    )
-
-
 def find(ctx: Context, cluster: str, name: str) -> Row:
     cluster_id = clusters.find(ctx, cluster)["cluster_id"]
     row = rows.by_name(ctx.tx, ctx.scope, cluster_id, name)
@@ -350,8 +325,8 @@ def _standing(row: Row) -> rules.Standing:
     return rules.Standing(MachineState(row["state"]), row["cordon_reason"], row["quarantine"], row["pressure"])
 
 
-def _running(ctx: Context, ref: MachineRef) -> list[Running]:
+def running(ctx: Context, ref: MachineRef) -> list[Running]:
     return [
-        Running(row["name"], row["kind"], row["state"], row["workspace"], row["gpus"])
+        Running(row["workload_id"], row["name"], row["kind"], row["state"], row["workspace"], row["gpus"])
         for row in rows.running_on(ctx.tx, ref)
     ]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from corral.domain.events import Entry, Subject
-from corral.domain.workloads import ENDED, OUT_OF_SYNC_AFTER, Signal, State, on
+from corral.domain.workloads import ENDED, OUT_OF_SYNC_AFTER, Signal, State, Step, on, time_left_s
 from corral.store import allocations, fleet, workloads
 from corral.store.transaction import SITE, Actor, Row, Scope, Tx, Wake
 
@@ -87,9 +87,29 @@ def change(tx: Tx, life: Life, signal: Signal, by: Actor = SITE, reason: str = "
 def _give_back(tx: Tx, life: Life, signal: Signal) -> None:
     fleet.touch(tx, life.scope, life.cluster_id, [life.machine_id] if life.machine_id else [])
     if life.allocation_id is not None:
-        how = {Signal.LOST: "lost", Signal.COULD_NOT_START: "failed"}.get(signal, "confirmed")
+        how = {Signal.LOST: "lost", Signal.PLACE_AGAIN: "lost", Signal.COULD_NOT_START: "failed"}.get(
+            signal, "confirmed"
+        )
         allocations.release(tx, life.scope, [life.allocation_id], how)
     tx.wake(Wake.STREAMS, life.workload_id)
+
+
+def place_again(tx: Tx, life: Life, row: Row, by: Actor, lost: str) -> None:
+    """Its machine, called `lost`, was removed: let it wait for another one. `row`: its live allocation's.
+
+    It keeps its place by age and what is left of its time limit, and asks no more for a machine that is gone.
+    What its container had stored does not move.
+    """
+    after = on(life.state, Signal.PLACE_AGAIN)
+    reason = f"machine {lost} was removed; it waits to be placed again"
+    waits = {"state": after.value, "state_since": tx.now, "step": Step.WAITING.value, "step_since": tx.now}
+    ask = {**row["ask"], "machine": None} if row["ask"]["machine"] == lost else row["ask"]
+    left = time_left_s(row["must_end_by"], tx.now)
+    values = {**waits, "reason": reason, "wanted": "", "seen": "", "ask": ask, "must_end_by": None, "time_left_s": left}
+    if workloads.requeue(tx, life.scope, life.cluster_id, life.workload_id, **values):
+        _give_back(tx, life, Signal.PLACE_AGAIN)
+        data = {"name": life.name, "before": life.state.value, "after": after.value, "machine": lost, "reason": reason}
+        tx.record(Entry("workload.placed_again", life.subject, data), by)
 
 
 def ask_stop(tx: Tx, life: Life, by: Actor, reason: str) -> None:

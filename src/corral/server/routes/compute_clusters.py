@@ -29,7 +29,11 @@ router = APIRouter(prefix="/api/v1/orgs/{org}/workspaces/{ws}")
 
 
 class CreateBody(BaseModel):
-    """What to carve. Give at most what matters: the rest is the machine's fair share for that many GPUs."""
+    """What to carve. Give at most what matters: the rest is the machine's fair share for that many GPUs.
+
+    `drives`: names of drives kept on each machine, mounted read-only at /drives/NAME. `restart_policy`: never |
+    on_machine_loss (placed again elsewhere when its machine is removed by force; its storage does not move).
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -46,6 +50,8 @@ class CreateBody(BaseModel):
     image: str | None = None
     ssh_keys: list[str] | None = None
     time_limit_seconds: int | None = None
+    drives: list[str] = []
+    restart_policy: str = "never"
 
     def creation(self) -> Creation:
         return Creation(**self.model_dump())
@@ -100,6 +106,8 @@ class ComputeClusterView(BaseModel):
     placed_at: datetime | None
     time_limit_seconds: int | None
     must_end_by: datetime | None
+    drives: list[str]
+    restart_policy: str
     stop_asked_at: datetime | None
     stop_reason: str | None
     ended_at: datetime | None
@@ -190,6 +198,7 @@ def _fields(found: ComputeCluster, connected: bool) -> dict[str, Any]:
         "network_mbps": machine.network_mbps if machine else None,
         "storage_quota": machine.storage_quota if machine else None,
         "gpu_uuids": list(found.gpu_uuids),
+        "drives": list(found.drives),
         "ram_gib": _gib(found.ram_mib),
         "storage_gib": _gib(found.storage_mib),
         "time_limit_seconds": found.time_limit_s,

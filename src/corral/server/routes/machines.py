@@ -14,6 +14,7 @@ from corral.domain.errors import Refusal
 from corral.domain.machines import MachineState
 from corral.server.agents import Hub
 from corral.server.door import AtDoor, Page, page_token
+from corral.server.routes.data_location import DataLocationView, DiskView, disk_views, location_view
 from corral.store.machines import Wanted
 from corral.usecases import machines as use
 
@@ -110,13 +111,15 @@ class SessionView(BaseModel):
 
 
 class MachineDetails(BaseModel):
-    """`inventory` is what the machine says of itself."""
+    """`inventory` is what the machine says of itself, `disks` where its data location may lie."""
 
     machine: MachineView
     inventory: dict[str, Any]
     gpus: list[GpuView]
     running: list[RunningView]
     sessions: list[SessionView]
+    disks: list[DiskView]
+    data_location: DataLocationView | None
 
 
 class Affected(BaseModel):
@@ -193,6 +196,8 @@ def show_machine(org: str, cluster: str, node: str, door: AtDoor, request: Reque
         gpus=[GpuView(**{key: row[key] for key in GpuView.model_fields}) for row in found.gpus],
         running=[RunningView(**vars(work)) for work in found.running],
         sessions=[SessionView(**{key: row[key] for key in SessionView.model_fields}) for row in found.sessions],
+        disks=disk_views(found.machine.row, request),
+        data_location=location_view(found.machine.row),
     )
 
 
@@ -229,22 +234,6 @@ def release_quarantine(org: str, cluster: str, node: str, door: AtDoor, request:
     """Decide that a suspected clone, or a machine with unknown work, takes new work again."""
     with door.write() as ctx:
         return _view(use.release_quarantine(ctx, cluster, node), request)
-
-
-@router.delete("/api/v1/orgs/{org}/clusters/{cluster}/nodes/{node}")
-def remove_machine(
-    org: str,
-    cluster: str,
-    node: str,
-    door: AtDoor,
-    force: Annotated[bool, Query(description="Also while work runs there: it ends as lost.")] = False,
-    dry_run: DryRun = False,
-) -> Affected:
-    """Remove a machine for ever: its credential dies at once, its open connections with it."""
-    if dry_run:
-        return _would_affect(door, cluster, node)
-    with door.write() as ctx:
-        return _affected(use.remove(ctx, cluster, node, force=force), dry_run=False)
 
 
 @router.get("/api/v1/orgs/{org}/workspaces/{ws}/machines")

@@ -6,7 +6,8 @@ import gc
 from time import perf_counter, process_time
 
 from bench.figures import say
-from corral.domain.fleet import Fleet, Gpu, MachineFacts, PlacementAsk, Plan
+from corral.domain.asks import Gpu, MachineFacts, PlacementAsk, Plan
+from corral.domain.fleet import Fleet
 from corral.domain.placement import try_place
 from corral.domain.resources import Ask, Resources
 

@@ -26,7 +26,7 @@ def after(kept: Sequence[Kept], reported: Sequence[Gpu]) -> list[Kept]:
 
 
 def can_be_given(gpu: Gpu) -> bool:
-    return assignable(gpu.state, gpu.busy)
+    return assignable(gpu.state, gpu.busy, fenced=False)
 
 
 def test_new_gpus_are_kept_as_reported() -> None:

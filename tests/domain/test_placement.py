@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from corral.domain import asks as terms
 from corral.domain import fleet as index
 from corral.domain import placement
-from corral.domain.fleet import Ahead, Fleet, Gpu, MachineFacts, PlacementAsk, Plan
+from corral.domain.asks import Ahead, Gpu, Kind, MachineFacts, PlacementAsk, Plan
+from corral.domain.fleet import Fleet
 from corral.domain.placement import REASONS_KEPT, explain, refusals, try_place, why_it_waits
 from corral.domain.resources import Ask, Resources, on_machine
 
@@ -141,13 +143,13 @@ def test_a_machine_waited_for_by_name_is_kept_and_others_are_not() -> None:
 
 def test_many_asks_that_wait_are_each_looked_at_once_for_a_kind_of_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[PlacementAsk] = []
-    could = index._could_ever
+    could = terms.could_ever
 
-    def looking(kind: index.Kind, ask: PlacementAsk) -> bool:
+    def looking(kind: Kind, ask: PlacementAsk) -> bool:
         looked.append(ask)
         return could(kind, ask)
 
-    monkeypatch.setattr(index, "_could_ever", looking)
+    monkeypatch.setattr(terms, "could_ever", looking)
     fleet, ahead = Fleet.of([machine("a"), machine("b")]), Ahead()
     for _ in range(50):
         ahead.add(PlacementAsk(Ask(gpus=16)))
@@ -180,9 +182,10 @@ def test_why_something_waits_names_some_machines_and_judges_no_more(monkeypatch:
 def _size(fleet: Fleet) -> int:
     """Return how many things a fleet remembers."""
     levels = [level for cell in fleet._cells.values() for level in cell.levels]
-    heaps = [len(shape.heap) for level in levels for shape in level.shapes.values()]
+    shelves = [shelf for level in levels for shelf in (level.open, *level.others.values())]
+    heaps = [len(shape.heap) for shelf in shelves for shape in shelf.shapes.values()]
     kept = len(fleet.machines) + len(fleet._names) + len(fleet._cells) + len(fleet._kinds) + len(fleet._by_number)
-    return kept + len(levels) + sum(heaps)
+    return kept + len(levels) + len(shelves) + sum(heaps)
 
 
 def test_what_a_machine_reported_once_is_not_remembered_for_ever() -> None:

@@ -115,7 +115,7 @@ def test_resources_and_quota_hold_for_what_is_adopted_too(world: World) -> None:
     big = replace(told, resources=replace(told.resources, vcpu=99))
     assert take_in(world, big).ambiguous == [(told.id, "its vCPU, RAM or storage is more than this machine has free")]
     with world.db.write() as tx:
-        tx.run(update(access).values(gpu_quota=0))
+        tx.run(update(access).values(gpus=0))
     assert take_in(world, told).ambiguous[0][1].startswith("quota: 0 of 0 GPUs")
 
 

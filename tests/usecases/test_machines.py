@@ -339,7 +339,7 @@ def grant(world: World, *pools: str, quota: int | None = None) -> None:
         tx.run(access_pools.delete().where(mine))
         for pool in pools:
             tx.run(access_pools.insert().values(**place, pool=pool))
-        tx.run(update(access).where(access.c.workspace_id == place["workspace_id"]).values(gpu_quota=quota))
+        tx.run(update(access).where(access.c.workspace_id == place["workspace_id"]).values(gpus=quota))
 
 
 def test_machines_outside_a_workspaces_pools_are_not_shown(world_on_both: World) -> None:

@@ -151,7 +151,7 @@ class Site:
 def test_no_order_of_events_breaks_what_must_always_hold(world_on_both: World, clock: Clock) -> None:
     world, runs = world_on_both, count()
     with world.db.write() as tx:
-        tx.run(update(access).values(gpu_quota=QUOTA))
+        tx.run(update(access).values(gpus=QUOTA))
 
     @settings(max_examples=30, deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.too_slow])
     @given(st.lists(STEPS, min_size=10, max_size=18))

@@ -1,20 +1,21 @@
 """One tenancy's machines, indexed by what they have free (design decision 6).
 
-Cells by pool and GPU model, in each a level for each number of free GPUs, in each the machines grouped
-by what else they have free. So finding the best fit costs as much as there are pools and models to
-look into, not machines, full or empty. What no machine is any more is forgotten: machines choose what
-they report.
+Cells by pool, GPU model and whether there is a data location, in each a level for each number of free GPUs, in
+each the machines grouped by what else they have free and by when reservations close them (`domain/shelves.py`). So
+finding the best fit costs as much as there are pools and models to look into, not machines, full, empty or
+reserved. What no machine is any more is forgotten: machines choose what they report.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from typing import NamedTuple
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
+from corral.domain.asks import Ahead, Gpu, Kind, MachineFacts, PlacementAsk, Plan, within
+from corral.domain.reservations import Window
 from corral.domain.resources import Ask, Resources, on_machine
+from corral.domain.shelves import NEVER, Cell, Key, Level, Shelf, looked_at, micros, places
 
 ANY = "\0"
 """The cell of all GPU models together, which no model is called: where an ask without GPUs looks."""
@@ -23,210 +24,44 @@ MOST_NEEDS = 10_000
 """Answers kept; people choose what they ask for."""
 
 
-class Gpu(NamedTuple):
-    """A GPU that may be given; sorts in PCI bus order."""
-
-    slot: str
-    uuid: str
-    id: str
-    model: str
-
-
-@dataclass(frozen=True)
-class MachineFacts:
-    """A machine of the tenancy as placement sees it."""
-
-    id: str
-    name: str
-    pool: str
-    closed: str
-    """Why it takes no new work ("" = it does): cordoned, down, under pressure …"""
-    total: Resources
-    free: Resources
-    """Not held by live allocations; its `gpus` is not looked at."""
-    models: Mapping[str, int]
-    """How many GPUs of each model it has, given away and faulty ones too."""
-    gpus: Sequence[Gpu] = ()
-    """Free, assignable."""
-    unusable: int = 0
-    """GPUs that nobody holds and that may not be given: faulty, missing, busy."""
-
-
-@dataclass(frozen=True)
-class PlacementAsk:
-    """What is asked for. `pools` are those granted (None = every machine of the tenancy); selectors given intersect."""
-
-    ask: Ask
-    pools: frozenset[str] | None = None
-    machine: str | None = None
-    pool: str | None = None
-    gpu_model: str | None = None
-
-    def sees(self, pool: str) -> bool:
-        return self.pools is None or pool in self.pools
-
-    def selects(self, machine: str, pool: str) -> bool:
-        """Whether a machine is among those asked for, by pool and name."""
-        return self.sees(pool) and self.pool in (None, pool) and self.machine in (None, machine)
-
-
-@dataclass(frozen=True)
-class Plan:
-    machine_id: str
-    machine: str
-    gpus: Sequence[Gpu]
-    resources: Resources
-
-
-class Kind(NamedTuple):
-    """What machines have in common that decides what they could ever take."""
-
-    pool: str
-    total: Resources
-    models: tuple[tuple[str, int], ...]
-
-
-class Ahead:
-    """The asks that wait before another one, each for machines that it could ever use."""
-
-    def __init__(self) -> None:
-        self._asks: list[PlacementAsk] = []
-        self._machines: set[str] = set()
-        self._tried: dict[Kind, int] = {}
-        """How many of the asks could never use machines of a kind; -1: one could."""
-
-    def add(self, ask: PlacementAsk) -> None:
-        if ask.machine is not None:
-            self._machines.add(ask.machine)
-        else:
-            self._asks.append(ask)
-
-    def __bool__(self) -> bool:
-        return bool(self._asks or self._machines)
-
-    @property
-    def machines(self) -> set[str]:
-        """Machines that are waited for by name."""
-        return self._machines
-
-    def waits_for(self, kind: Kind) -> bool:
-        """Whether an earlier ask could use machines of this kind, were they empty."""
-        tried = self._tried.get(kind, 0)
-        if 0 <= tried < len(self._asks):
-            one_could = any(_could_ever(kind, ask) for ask in self._asks[tried:])
-            tried = self._tried[kind] = -1 if one_could else len(self._asks)
-        return tried < 0
-
-
-def _could_ever(kind: Kind, ask: PlacementAsk) -> bool:
-    if not ask.sees(kind.pool) or ask.pool not in (None, kind.pool):
-        return False
-    if ask.gpu_model is not None or ask.ask.gpus:
-        most = max((n for model, n in kind.models if ask.gpu_model in (None, model)), default=-1)
-        if most < ask.ask.gpus:
-            return False
-    need, total = on_machine(ask.ask, kind.total), kind.total
-    return need.vcpu <= total.vcpu and need.ram_mib <= total.ram_mib and need.storage_mib <= total.storage_mib
-
-
 class Machine:
     """A machine in the index, with what is free now."""
 
-    __slots__ = ("by_model", "facts", "homes", "kind", "kind_no", "ram", "storage", "vcpu")
+    __slots__ = ("by_model", "facts", "homes", "kind", "kind_no", "places", "ram", "storage", "vcpu")
 
-    def __init__(self, facts: MachineFacts, kind: Kind, kind_no: int) -> None:
-        self.facts, self.kind, self.kind_no = facts, kind, kind_no
+    def __init__(self, facts: MachineFacts, kind: Kind, known: _Numbered) -> None:
+        self.facts, self.kind, self.kind_no, self.places = facts, kind, known.number, known.places
         self.vcpu, self.ram, self.storage = facts.free.vcpu, facts.free.ram_mib, facts.free.storage_mib
         self.by_model: dict[str, list[Gpu]] = {model: [] for model in facts.models}
         for gpu in sorted(facts.gpus):
             self.by_model[gpu.model].append(gpu)
-        self.homes: list[tuple[_Level, _Key]] = []
-
-
-_Key = tuple[int, int, int, int]
-"""Free vCPU, RAM, storage (MiB), and the number of the machine's kind."""
-
-
-class _Shape:
-    """Machines that have the same free; the first by name is at hand. Left ones are dropped from the heap lazily."""
-
-    __slots__ = ("heap", "inside", "members")
-
-    def __init__(self) -> None:
-        self.heap: list[str] = []
-        self.inside: set[str] = set()
-        self.members: set[str] = set()
-
-    def add(self, name: str) -> None:
-        self.members.add(name)
-        if name not in self.inside:
-            self.inside.add(name)
-            heappush(self.heap, name)
-
-    def remove(self, name: str) -> None:
-        self.members.remove(name)
-        if len(self.heap) > 2 * len(self.members) + 16:  # most of those in it have left
-            self.heap, self.inside = sorted(self.members), set(self.members)
-
-    def first(self, but: set[str]) -> str | None:
-        heap, members = self.heap, self.members
-        while heap[0] not in members:
-            self.inside.remove(heappop(heap))
-        if heap[0] not in but:
-            return heap[0]
-        return min(members - but, default=None)
-
-
-class _Level:
-    """The machines of a cell with one number of free GPUs."""
-
-    __slots__ = ("order", "shapes")
-
-    def __init__(self) -> None:
-        self.order: list[_Key] = []
-        self.shapes: dict[_Key, _Shape] = {}
-
-    def add(self, key: _Key, name: str) -> None:
-        shape = self.shapes.get(key)
-        if shape is None:
-            shape = self.shapes[key] = _Shape()
-            insort(self.order, key)
-        shape.add(name)
-
-    def remove(self, key: _Key, name: str) -> None:
-        shape = self.shapes[key]
-        shape.remove(name)
-        if not shape.members:
-            del self.shapes[key]
-            del self.order[bisect_left(self.order, key)]
-
-
-class _Cell:
-    """The machines of one pool that have one GPU model; `machines` counts those too that take no work now."""
-
-    __slots__ = ("levels", "machines")
-
-    def __init__(self) -> None:
-        self.levels: list[_Level] = []
-        self.machines = 0
+        self.homes: list[tuple[Shelf, Key]] = []
 
 
 class _Numbered:
-    """A kind's number, and how many machines are of it."""
+    """A kind's number, how many machines are of it, and on which shelves they stand."""
 
-    __slots__ = ("machines", "number")
+    __slots__ = ("machines", "number", "places")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, windows: Sequence[Window]) -> None:
         self.number = number
         self.machines = 0
+        self.places = places(windows)
 
 
-Found = tuple[int, int, int, str, str]
-"""Free GPUs, vCPU, RAM, machine, GPU model: sorts the best fit first."""
+Found = tuple[int, int, int, int, str, str]
+"""Free GPUs, vCPU, RAM, when it closes, machine, GPU model: sorts the best fit first."""
 
 
-_Lookup = tuple[frozenset[str] | None, str | None, str | None]
-"""Pools granted, pool asked, GPU model asked or `ANY`; None = each model by itself."""
+_Search = tuple[PlacementAsk, int, Ahead, set[str]]
+"""An ask, its sure end, whom it must not overtake, and the machines those wait for by name."""
+_NONE: set[str] = set()
+
+
+_Place = tuple[str, str, bool]
+"""A cell's pool, GPU model or `ANY`, and whether its machines have a data location."""
+_Lookup = tuple[frozenset[str] | None, str | None, bool, str | None]
+"""Pools granted, pool asked, whether with a data location, GPU model asked or `ANY`; None = each model by itself."""
 
 
 @dataclass
@@ -238,12 +73,14 @@ class Fleet:
     _names: dict[str, str] = field(default_factory=dict)
     _sorted: list[str] = field(default_factory=list)
     """The names in order, when that was last asked for; empty: to be sorted anew."""
-    _cells: dict[tuple[str, str], _Cell] = field(default_factory=dict)
+    _cells: dict[_Place, Cell] = field(default_factory=dict)
     _kinds: dict[Kind, _Numbered] = field(default_factory=dict)
     _by_number: dict[int, Kind] = field(default_factory=dict)
     _last_number: int = 0
+    _next_end: int = NEVER
+    """No window that a machine has is over before."""
     _needs: dict[tuple[Ask, int], Resources] = field(default_factory=dict)
-    _lookups: dict[_Lookup, list[tuple[str, _Cell]]] = field(default_factory=dict)
+    _lookups: dict[_Lookup, list[tuple[str, Cell]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, machines: Iterable[MachineFacts]) -> Fleet:
@@ -254,7 +91,7 @@ class Fleet:
 
     def replace(self, facts: MachineFacts) -> None:
         """Put in a machine, or what has become of it."""
-        kind = Kind(facts.pool, facts.total, tuple(sorted(facts.models.items())))
+        kind = Kind.of(facts)
         machine = Machine(facts, kind, self._enter(kind))  # before it leaves: what is as it was is not built anew
         self.remove(facts.id)
         self.machines[facts.name] = machine
@@ -271,20 +108,21 @@ class Fleet:
             self._unsettle(machine)
             self._leave(machine.kind)
 
-    def _enter(self, kind: Kind) -> int:
-        """Count one more machine of a kind; return the kind's number."""
+    def _enter(self, kind: Kind) -> _Numbered:
+        """Count one more machine of a kind."""
         known = self._kinds.get(kind)
         if known is None:
             self._last_number += 1
-            known = self._kinds[kind] = _Numbered(self._last_number)
+            known = self._kinds[kind] = _Numbered(self._last_number, kind.windows)
             self._by_number[known.number] = kind
+            self._next_end = min((self._next_end, *(micros(window.end) for window in kind.windows)))
         known.machines += 1
         for where in _cells_of(kind):
             if where not in self._cells:
-                self._cells[where] = _Cell()
+                self._cells[where] = Cell()
                 self._lookups.clear()
             self._cells[where].machines += 1
-        return known.number
+        return known
 
     def _leave(self, kind: Kind) -> None:
         known = self._kinds[kind]
@@ -319,24 +157,47 @@ class Fleet:
         facts = machine.facts
         if facts.closed:
             return
-        key = (machine.vcpu, machine.ram, machine.storage, machine.kind_no)
         every = 0
         for model, free in machine.by_model.items():
             every += len(free)
-            self._house(machine, (facts.pool, model), len(free), key)
-        self._house(machine, (facts.pool, ANY), every, key)
+            self._house(machine, model, len(free))
+        self._house(machine, ANY, every)
 
-    def _house(self, machine: Machine, where: tuple[str, str], free: int, key: _Key) -> None:
-        levels = self._cells[where].levels
+    def _house(self, machine: Machine, model: str, free: int) -> None:
+        facts = machine.facts
+        levels = self._cells[facts.pool, model, facts.data].levels
         while len(levels) <= free:
-            levels.append(_Level())
-        levels[free].add(key, machine.facts.name)
-        machine.homes.append((levels[free], key))
+            levels.append(Level())
+        for where, closes in machine.places:
+            key = (machine.vcpu, machine.ram, closes, machine.storage, machine.kind_no)
+            shelf = levels[free].shelf(where)
+            shelf.add(key, facts.name)
+            machine.homes.append((shelf, key))
 
     def _unsettle(self, machine: Machine) -> None:
-        for level, key in machine.homes:
-            level.remove(key, machine.facts.name)
+        for shelf, key in machine.homes:
+            shelf.remove(key, machine.facts.name)
         machine.homes.clear()
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether a reservation closes one of the machines now or later."""
+        return self._next_end < NEVER
+
+    def _forget_windows(self, now: int) -> None:
+        """Take away the windows that are over: their machines stand elsewhere from now on."""
+        for machine in self.machines.values():
+            if any(micros(window.end) <= now for window in machine.facts.windows):
+                left = tuple(window for window in machine.facts.windows if micros(window.end) > now)
+                self._unsettle(machine)
+                machine.facts = replace(machine.facts, windows=left)
+                was, machine.kind = machine.kind, Kind.of(machine.facts)
+                known = self._enter(machine.kind)
+                machine.kind_no, machine.places = known.number, known.places
+                self._leave(was)
+                self._settle(machine)
+        ends = (micros(window.end) for kind in self._kinds for window in kind.windows)
+        self._next_end = min(ends, default=NEVER)
 
     def need(self, ask: Ask, kind_no: int) -> Resources:
         """Return what the ask means on machines of this kind."""
@@ -349,18 +210,23 @@ class Fleet:
 
     def find(self, want: PlacementAsk, ahead: Ahead) -> Found | None:
         """Return the best fit for an ask that names no machine, or None."""
+        if self.has_windows and self._next_end <= micros(want.now):
+            self._forget_windows(micros(want.now))
+        until = NEVER if want.sure_end is None else micros(want.sure_end)
+        search: _Search = (want, until, ahead, ahead.kept(self.machines) if ahead else _NONE)
         best: Found | None = None
         each = want.gpu_model is None and want.ask.gpus > 0
         for model, cell in self._lookup(want, None if each else want.gpu_model or ANY):
+            if model in want.spent_models and want.ask.gpus:
+                continue
             levels = cell.levels
             for free in range(want.ask.gpus, len(levels)):
                 if best is not None and free > best[0]:
                     break
-                if levels[free].order:
-                    found = self._in_level(levels[free], free, model, want.ask, ahead)
-                    if found is not None:
-                        best = found if best is None else min(best, found)
-                        break
+                found = self._in_level(levels[free], free, model, search)
+                if found is not None:
+                    best = found if best is None else min(best, found)
+                    break
         return best
 
     def names(self) -> Sequence[str]:
@@ -372,44 +238,62 @@ class Fleet:
     def count(self, want: PlacementAsk) -> int:
         """Return how many machines are among those asked for, by pool and name."""
         if want.machine is None:
-            return sum(cell.machines for _, cell in self._lookup(want, ANY))
+            return sum(cell.machines for _, cell in self._lookup(replace(want, drives=False), ANY))
         machine = self.machines.get(want.machine)
         return int(machine is not None and want.selects(want.machine, machine.facts.pool))
 
-    def _lookup(self, want: PlacementAsk, model: str | None) -> list[tuple[str, _Cell]]:
+    def _lookup(self, want: PlacementAsk, model: str | None) -> list[tuple[str, Cell]]:
         """Return the cells of a model in the pools asked for, with their GPU model. None: of each model."""
-        known = self._lookups.get((want.pools, want.pool, model))
+        asked = (want.pools, want.pool, want.drives, model)
+        known = self._lookups.get(asked)
         if known is None:
             if len(self._lookups) >= MOST_LOOKUPS:
                 self._lookups.clear()
-            known = self._lookups[(want.pools, want.pool, model)] = [
+            known = self._lookups[asked] = [
                 (cell_model, cell)
-                for (pool, cell_model), cell in self._cells.items()
+                for (pool, cell_model, data), cell in self._cells.items()
                 if want.sees(pool)
                 and want.pool in (None, pool)
+                and (data or not want.drives)
                 and (cell_model != ANY if model is None else cell_model == model)
             ]
         return known
 
-    def _in_level(self, level: _Level, free: int, model: str, ask: Ask, ahead: Ahead) -> Found | None:
+    def _in_level(self, level: Level, free: int, model: str, search: _Search) -> Found | None:
+        best = self._on_shelf(level.open, free, model, search) if level.open.order else None
+        if level.others:
+            for where in looked_at(search[0].workspace, search[1]):
+                shelf = level.others.get(where)
+                found = self._on_shelf(shelf, free, model, search) if shelf is not None else None
+                if found is not None:
+                    best = found if best is None else min(best, found)
+        return best
+
+    def _on_shelf(self, shelf: Shelf, free: int, model: str, search: _Search) -> Found | None:
         best: Found | None = None
-        order = level.order
-        start = bisect_left(order, (ask.vcpu or 0, 0, 0, 0))  # those with less free vCPU come before
-        for index in range(start, len(order)):
+        order, (want, until, ahead, but) = shelf.order, search
+        index = bisect_left(order, (want.ask.vcpu or 0, 0, 0, 0, 0))  # those with less free vCPU come before
+        while index < len(order):
             key = order[index]
-            vcpu, ram, storage, kind_no = key
-            if best is not None and (vcpu, ram) != best[1:3]:
+            vcpu, ram, closes, storage, kind_no = key
+            if best is not None and (vcpu, ram, closes) != best[1:4]:
                 break
-            need = self.need(ask, kind_no)
+            if closes < until:  # all of these are closed too soon
+                index = bisect_left(order, (vcpu, ram, until, 0, 0), index + 1)
+                continue
+            index += 1
+            need = self.need(want.ask, kind_no)
             if need.vcpu > vcpu or need.ram_mib > ram or need.storage_mib > storage:
+                continue
+            if want.room is not None and not within(need, want.room):
                 continue
             if ahead and ahead.waits_for(self._by_number[kind_no]):
                 continue
-            name = level.shapes[key].first(ahead.machines)
-            if name is not None and (best is None or name < best[3]):
-                best = (free, vcpu, ram, name, model)
+            name = shelf.shapes[key].first(but)
+            if name is not None and (best is None or name < best[4]):
+                best = (free, vcpu, ram, closes, name, model)
         return best
 
 
-def _cells_of(kind: Kind) -> list[tuple[str, str]]:
-    return [(kind.pool, ANY), *((kind.pool, model) for model, _ in kind.models)]
+def _cells_of(kind: Kind) -> list[_Place]:
+    return [(kind.pool, ANY, kind.data), *((kind.pool, model, kind.data) for model, _ in kind.models)]

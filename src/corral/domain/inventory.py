@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any
 
 from corral.domain.allocations import bounded, legible
+from corral.domain.faults import Health
 
 
 class GpuState(str, Enum):
@@ -21,9 +22,9 @@ class GpuState(str, Enum):
     CONFLICT = "conflict"
 
 
-def assignable(state: GpuState, busy: str) -> bool:
-    """No health data, a conflict, or memory held by somebody else: a GPU is not assignable."""
-    return state is GpuState.OK and not busy
+def assignable(state: GpuState, busy: str, fenced: bool) -> bool:
+    """No health data, a conflict, a latched fault, or memory held by somebody else: a GPU is not assignable."""
+    return state is GpuState.OK and not busy and not fenced
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class Inventory:
     storage_mib: int
     gpus: Sequence[Gpu]
     facts: dict[str, Any]
+    health: Sequence[Health] = ()
+    """Of the GPUs that answer."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,8 @@ class GpuChange:
 
 @dataclass(frozen=True)
 class GpuCounts:
-    """A machine's GPUs by number. `total` = not replaced, `healthy` = state ok, `held` = healthy and allocated,
-    `free` = may be given now."""
+    """A machine's GPUs by number. `total` = not replaced, `healthy` = state ok and not fenced, `held` = healthy and
+    allocated, `free` = may be given now."""
 
     total: int = 0
     healthy: int = 0
@@ -120,6 +123,7 @@ def fitted(inventory: Inventory) -> Inventory:
         bounded(inventory.storage_mib),
         [_fitted_gpu(gpu) for gpu in inventory.gpus[:MAX_GPUS]],
         inventory.facts,
+        [Health(legible(one.vendor, 20), legible(one.uuid, 96), one.counters) for one in inventory.health[:MAX_GPUS]],
     )
 
 

@@ -1,8 +1,12 @@
 """Which machine takes an ask, and why each other one does not (spec 30, "Placement"; design decisions 5 and 6).
 
 Best fit: of the machines that can take it, the one with the fewest free GPUs (so whole machines stay
-whole), then the least free vCPU, then RAM, then the first by name. GPUs are taken in PCI bus order
+whole), then the least free vCPU, then RAM, then the one that a reservation closes soonest (work that is
+over by then leaves the others to work that is not), then the first by name. GPUs are taken in PCI bus order
 and are of one model. The same fleet and ask give the same answer.
+
+A reservation closes a machine to what is not sure to end before it, but for its own workspaces. What the
+workspace's quota leaves is judged here too where it depends on the machine: GPU models, and a fair share.
 
 First come, first served: a later ask takes no machine that an earlier one which still waits could
 ever use (`Ahead`). That is stricter than backfill by time limits, and delays nobody.
@@ -14,10 +18,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from corral.domain.fleet import ANY, Ahead, Fleet, Machine, PlacementAsk, Plan
-from corral.domain.resources import MIB_PER_GIB, Ask
+from corral.domain.asks import Ahead, PlacementAsk, Plan
+from corral.domain.fleet import ANY, Fleet, Machine
+from corral.domain.reservations import refused_by
+from corral.domain.resources import MIB_PER_GIB, Ask, Resources
+from corral.domain.shelves import NEVER
 
 _NOBODY = Ahead()
+_NO_LIMIT = Resources(0, NEVER, NEVER, NEVER)
+NO_DATA_LOCATION = "no data location"
 REASONS_KEPT = 20
 """Machines named in the reason why something waits; `explain` names all of them."""
 
@@ -28,7 +37,7 @@ def try_place(fleet: Fleet, want: PlacementAsk, ahead: Ahead = _NOBODY) -> Plan 
         chosen = _named(fleet, want, want.machine, ahead)
     else:
         found = fleet.find(want, ahead)
-        chosen = found[3:] if found is not None else None
+        chosen = found[4:] if found is not None else None
     if chosen is None:
         return None
     name, model = chosen
@@ -45,7 +54,7 @@ def _named(fleet: Fleet, want: PlacementAsk, name: str, ahead: Ahead) -> tuple[s
     fitting = [
         (len(free), model)
         for model, free in machine.by_model.items()
-        if want.gpu_model in (None, model) and len(free) >= want.ask.gpus
+        if want.takes(model) and len(free) >= want.ask.gpus
     ]
     return name, min(fitting)[1] if want.ask.gpus else ANY
 
@@ -99,28 +108,21 @@ def explain(fleet: Fleet, want: PlacementAsk, ahead: Ahead = _NOBODY) -> list[An
 
 def why_not(fleet: Fleet, machine: Machine, want: PlacementAsk, ahead: Ahead) -> str:
     """Return why the machine does not take the ask now ("" = it does), in words with numbers."""
-    facts, ask = machine.facts, want.ask
+    facts = machine.facts
     if facts.closed:
         return facts.closed
+    reserved = refused_by(facts.windows, want.workspace, want.now, want.sure_end)
+    if reserved:
+        return reserved
+    if want.drives and not facts.data:
+        return NO_DATA_LOCATION
     if want.gpu_model is not None and want.gpu_model not in facts.models:
         has = ", ".join(sorted(facts.models)) or "no GPU"
         return f"has {has}, {want.gpu_model} asked"
-    lacking = _lacks_gpus(machine, want)
+    lacking = _lacks_gpus(machine, want) or _lacks_more(fleet, machine, want)
     if lacking:
         return lacking
-    need = fleet.need(ask, machine.kind_no)
-    share = "" if None not in (ask.vcpu, ask.ram_mib, ask.storage_mib) else _share(ask)
-    if machine.vcpu < need.vcpu:
-        said = share if ask.vcpu is None else ""
-        return f"{max(0, machine.vcpu)} of {facts.total.vcpu} vCPU free, {need.vcpu} asked{said}"
-    if machine.ram < need.ram_mib:
-        said = share if ask.ram_mib is None else ""
-        return f"{_gib(machine.ram)} of {_gib(facts.total.ram_mib)} GiB RAM free, {_gib(need.ram_mib)} asked{said}"
-    if machine.storage < need.storage_mib:
-        said = share if ask.storage_mib is None else ""
-        free, total = _gib(machine.storage), _gib(facts.total.storage_mib)
-        return f"{free} of {total} GiB storage free, {_gib(need.storage_mib)} asked{said}"
-    if facts.name in ahead.machines or (ahead and ahead.waits_for(machine.kind)):
+    if ahead and (facts.name in ahead.kept(fleet.machines) or ahead.waits_for(machine.kind)):
         return "kept for work that has waited longer"
     return ""
 
@@ -129,15 +131,38 @@ def _lacks_gpus(machine: Machine, want: PlacementAsk) -> str:
     asked, facts = want.ask.gpus, machine.facts
     if asked == 0:
         return ""
-    free = max((len(gpus) for model, gpus in machine.by_model.items() if want.gpu_model in (None, model)), default=0)
-    if free >= asked:
+    asked_of = [model for model in facts.models if want.gpu_model in (None, model)]
+    free = {model: len(machine.by_model[model]) for model in asked_of}
+    if any(free[model] >= asked for model in asked_of if want.takes(model)):
         return ""
+    spent = [model for model in asked_of if free[model] >= asked]
+    if spent:
+        return f"the workspace's quota leaves too few {', '.join(sorted(spent))}"
     total = facts.models[want.gpu_model] if want.gpu_model else sum(facts.models.values())
     if total == 0:
         return f"has no GPU, {asked} asked"
     unusable = f" ({facts.unusable} faulty or busy)" if facts.unusable else ""
     several = " of one model" if want.gpu_model is None and len(facts.models) > 1 else ""
-    return f"{free} of {total} {want.gpu_model or 'GPUs'} free{unusable}, {asked} asked{several}"
+    most = max(free.values(), default=0)
+    return f"{most} of {total} {want.gpu_model or 'GPUs'} free{unusable}, {asked} asked{several}"
+
+
+def _lacks_more(fleet: Fleet, machine: Machine, want: PlacementAsk) -> str:
+    """Say of which of vCPU, RAM and storage too little is free there, or left by the quota."""
+    ask, total, need = want.ask, machine.facts.total, fleet.need(want.ask, machine.kind_no)
+    left = want.room or _NO_LIMIT
+    for name, asked, needed, free, whole, most in (
+        ("vCPU", ask.vcpu, need.vcpu, machine.vcpu, total.vcpu, left.vcpu),
+        ("GiB RAM", ask.ram_mib, need.ram_mib, machine.ram, total.ram_mib, left.ram_mib),
+        ("GiB storage", ask.storage_mib, need.storage_mib, machine.storage, total.storage_mib, left.storage_mib),
+    ):
+        amount = str if name == "vCPU" else _gib
+        said = _share(ask) if asked is None else ""
+        if free < needed:
+            return f"{amount(max(0, free))} of {amount(whole)} {name} free, {amount(needed)} asked{said}"
+        if most < needed:
+            return f"the workspace's quota leaves {amount(max(0, most))} {name}, {amount(needed)} asked{said}"
+    return ""
 
 
 def _share(ask: Ask) -> str:

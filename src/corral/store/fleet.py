@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy import ColumnElement, Select, and_, bindparam, case, func, or_, select, update
 
-from corral.domain.fleet import Gpu, MachineFacts
+from corral.domain.asks import Gpu, MachineFacts
 from corral.domain.inventory import GpuState, assignable
 from corral.domain.machines import MachineState, Standing, closed_because
 from corral.domain.resources import Resources
+from corral.store.inventory import latched
+from corral.store.reserved import windows_on
 from corral.store.tables.clusters import tenancies
 from corral.store.tables.machines import gpus, machines
 from corral.store.tables.orgs import members
@@ -26,6 +28,10 @@ from corral.store.tables.workloads import allocations, gpu_holds, workload_ssh_k
 from corral.store.transaction import Row, Scope, Tx, Wake
 
 _M = machines.c
+_READ = (
+    *("id", "name", "cluster_id", "pool", "state", "state_since", "cordon_reason", "quarantine", "pressure"),
+    *("vcpu", "ram_mib", "storage_mib", "data_state", "removed_at"),
+)
 _TENANCY = and_(tenancies.c.cluster_id == bindparam("cluster"), tenancies.c.org_id == bindparam("org"))
 _LOOK = select(tenancies.c.version).where(_TENANCY)
 _LOCK = _LOOK.with_for_update()
@@ -119,18 +125,16 @@ class Changes:
 
 def changed_since(tx: Tx, scope: Scope, cluster_id: str, version: int) -> Changes:
     """Return the machines that changed after `version` (-1: all of them)."""
-    rows = tx.all(
-        select(
-            *(_M[name] for name in ("id", "name", "pool", "state", "state_since", "cordon_reason", "quarantine")),
-            *(_M[name] for name in ("pressure", "vcpu", "ram_mib", "storage_mib", "removed_at")),
-        ).where(*_changed(scope, cluster_id, version))
-    )
+    rows = tx.all(select(*(_M[name] for name in _READ)).where(*_changed(scope, cluster_id, version)))
     if not rows:
         return Changes()
     held, live = _held(tx, scope, cluster_id, version)
     gpus = _gpus(tx, scope, cluster_id, version)
+    present = [row for row in rows if not row["removed_at"]]
+    windows = windows_on(tx, scope, present)
     facts = [
-        _facts(row, held.get(row["id"], Resources()), gpus.get(row["id"], [])) for row in rows if not row["removed_at"]
+        replace(_facts(row, held.get(row["id"], Resources()), gpus.get(row["id"], ())), windows=windows.get(id, ()))
+        for id, row in ((row["id"], row) for row in present)
     ]
     return Changes(facts, [row["id"] for row in rows if row["removed_at"]], live)
 
@@ -179,7 +183,7 @@ def _gpus(tx: Tx, scope: Scope, cluster_id: str, version: int) -> dict[str, list
     """Return each machine's GPUs with whether one is `held`; replaced ones are left out."""
     rows = tx.all(
         select(gpus.c.id, gpus.c.machine_id, gpus.c.uuid, gpus.c.slot, gpus.c.model, gpus.c.state, gpus.c.busy)
-        .add_columns(_held_gpu().label("held"))
+        .add_columns(_held_gpu().label("held"), latched().label("fenced"))
         .join(machines, _M.id == gpus.c.machine_id)
         .where(*_changed(scope, cluster_id, version), gpus.c.gone.is_(False))
     )
@@ -193,7 +197,7 @@ def _facts(row: Row, held: Resources, gpus: Sequence[Row]) -> MachineFacts:
     models = Counter(gpu["model"] for gpu in gpus)
     total = Resources(len(gpus), row["vcpu"], row["ram_mib"], row["storage_mib"])
     free = [gpu for gpu in gpus if not gpu["held"]]
-    given = [gpu for gpu in free if assignable(GpuState(gpu["state"]), gpu["busy"])]
+    given = [gpu for gpu in free if assignable(GpuState(gpu["state"]), gpu["busy"], gpu["fenced"])]
     return MachineFacts(
         id=row["id"],
         name=row["name"],
@@ -204,6 +208,7 @@ def _facts(row: Row, held: Resources, gpus: Sequence[Row]) -> MachineFacts:
         models=models,
         gpus=[Gpu(gpu["slot"], gpu["uuid"], gpu["id"], gpu["model"]) for gpu in given],
         unusable=len(free) - len(given),
+        data=row["data_state"] == "ready",
     )
 
 
@@ -218,7 +223,7 @@ def _closed(row: Row) -> str:
 def free_gpus(tx: Tx, scope: Scope, machine_id: str, uuids: Collection[str]) -> Sequence[Row]:
     """Return those GPUs of a machine, faulty ones too, that nothing holds."""
     return tx.all(
-        select(gpus.c.id, gpus.c.uuid).where(
+        select(gpus.c.id, gpus.c.uuid, gpus.c.model).where(
             gpus.c.org_id == scope.org,
             gpus.c.machine_id == machine_id,
             gpus.c.gone.is_(False),

@@ -6,10 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import RowMapping, and_, func, insert, select, update
+from sqlalchemy import ColumnElement, RowMapping, and_, exists, func, insert, select, update
 
 from corral.domain.inventory import HELD_BY_UNKNOWN, Gpu, GpuCounts, GpuState, Kept
 from corral.domain.machines import MachineRef
+from corral.store.tables.faults import gpu_faults
 from corral.store.tables.machines import gpus
 from corral.store.tables.orgs import workspaces
 from corral.store.tables.workloads import allocations, gpu_holds, workloads
@@ -75,9 +76,16 @@ def with_holders(tx: Tx, ref: MachineRef) -> Sequence[RowMapping]:
     )
 
 
+def latched() -> ColumnElement[bool]:
+    """A fault of the GPU is latched: it is fenced. Keyed by what it is, so a latch follows it to another machine."""
+    f = gpu_faults.c
+    its = (f.org_id == gpus.c.org_id, f.vendor == gpus.c.vendor, f.uuid == gpus.c.uuid)
+    return exists().where(*its, f.cleared_at.is_(None))
+
+
 def summaries(tx: Tx, scope: Scope, machine_ids: Collection[str]) -> Mapping[str, Summary]:
     """Return each machine's GPU counts and models, in one query; machines without GPUs are left out."""
-    healthy = gpus.c.state == GpuState.OK.value
+    healthy = and_(gpus.c.state == GpuState.OK.value, ~latched())
     held = gpu_holds.c.gpu_id.is_not(None)
     query = (
         select(

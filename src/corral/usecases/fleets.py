@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from corral.domain import quotas
 from corral.domain.access import EVERY_POOL
-from corral.domain.fleet import Ahead, Fleet, PlacementAsk, Plan
+from corral.domain.asks import Ahead, PlacementAsk, Plan
+from corral.domain.fleet import Fleet
 from corral.domain.resources import Ask
+from corral.domain.workloads import must_end_by, sure_end
 from corral.store import access, fleet, restored, workloads
 from corral.store.transaction import Row, Scope, Tx
 
@@ -69,9 +72,13 @@ class Waiting:
     workspace_id: str
     name: str
     want: PlacementAsk
-    """Its selectors; the pools granted are set when it is tried."""
+    """Its selectors; the pools granted, and what depends on when it is tried, are set then."""
     time_limit_s: int | None
     reason: str
+
+    def asking(self, pools: frozenset[str] | None, now: datetime) -> PlacementAsk:
+        """Return what it asks for when it is tried."""
+        return replace(self.want, pools=pools, now=now, sure_end=sure_end(must_end_by(now, self.time_limit_s)))
 
 
 @dataclass
@@ -92,6 +99,7 @@ class Tenancy:
     _live_on: dict[str, dict[str, int]] = field(default_factory=dict)
     """The part of each machine, by its id, in `live_gpus`."""
     _ahead: Ahead | None = None
+    _ahead_at: datetime | None = None
     _held: bool = False
     """Something was left out of `_ahead` that may not be so the next time."""
 
@@ -131,7 +139,8 @@ class Tenancy:
     def ahead(self, tx: Tx) -> Ahead:
         """Return whom a new ask must not overtake: what waits for machines (not for its own quota or access, nor
         for what a restored database does not know)."""
-        if self._ahead is None or self._held:
+        if self._ahead is None or self._held or (self.fleet.has_windows and self._ahead_at != tx.now):
+            self._ahead_at = tx.now
             self._ahead, before = Ahead(), dict[str, int]()
             doubtful = self.doubtful(tx)
             self._held = bool(doubtful)
@@ -140,7 +149,7 @@ class Tenancy:
                 asked, gpus = before.get(waiting.workspace_id, 0), waiting.want.ask.gpus
                 over = self.over_quota(tx, waiting.workspace_id, gpus, asked)
                 if waiting.id not in doubtful and grant is not None and over is None:
-                    self._ahead.add(replace(waiting.want, pools=grant.pools))
+                    self._ahead.add(waiting.asking(grant.pools, tx.now))
                 before[waiting.workspace_id] = asked + gpus
         return self._ahead
 
@@ -219,5 +228,7 @@ class Fleets:
 def _waiting(row: Row) -> Waiting:
     ask = row["ask"]
     amounts = Ask(ask["gpus"], ask["vcpu"], ask["ram_mib"], ask["storage_mib"])
-    want = PlacementAsk(amounts, None, ask["machine"], ask["pool"], ask["gpu_model"])
-    return Waiting(row["id"], row["workspace_id"], row["name"], want, row["time_limit_s"], row["reason"])
+    chosen = (ask["machine"], ask["pool"], ask["gpu_model"], bool(ask.get("drives")))
+    want = PlacementAsk(amounts, None, *chosen, workspace=row["workspace_id"])
+    left = row["time_limit_s"] if row["time_left_s"] is None else row["time_left_s"]
+    return Waiting(row["id"], row["workspace_id"], row["name"], want, left, row["reason"])

@@ -15,14 +15,14 @@ from typing import Any
 
 from corral.domain import compute_clusters as rules
 from corral.domain import quotas
+from corral.domain.asks import Ahead, PlacementAsk, Plan
 from corral.domain.compute_clusters import Creation
 from corral.domain.errors import Refusal, not_found
 from corral.domain.events import Entry, Subject
-from corral.domain.fleet import Ahead, PlacementAsk, Plan
 from corral.domain.ids import shown
 from corral.domain.permissions import Rule
 from corral.domain.placement import in_words, refusals, try_place, why_it_waits
-from corral.domain.workloads import Kind, State, Step, must_end_by
+from corral.domain.workloads import Kind, State, Step, must_end_by, sure_end
 from corral.store import access, allocations, clusters, fleet, ssh_keys, workloads
 from corral.store.transaction import Actor, Row, Scope, Tx, Wake
 from corral.usecases import idempotency
@@ -169,13 +169,22 @@ def no_access(ctx: Context) -> Refusal:
     )
 
 
-def selected(tenancy: Tenancy, creation: Creation, grant: Grant) -> PlacementAsk:
+def selected(ctx: Context, tenancy: Tenancy, creation: Creation, grant: Grant) -> PlacementAsk:
     """Return the ask with what its workspace may use.
 
     A machine or pool outside of that is refused as one that does not exist.
     Errors: `NODE_NOT_FOUND`, `NO_ACCESS`.
     """
-    want = PlacementAsk(creation.ask, grant.pools, creation.machine, creation.pool, creation.gpu_model)
+    chosen = (creation.machine, creation.pool, creation.gpu_model)
+    want = PlacementAsk(
+        creation.ask,
+        grant.pools,
+        *chosen,
+        drives=bool(creation.drives),
+        workspace=ctx.workspace.id,
+        now=ctx.now,
+        sure_end=sure_end(must_end_by(ctx.now, creation.time_limit_seconds)),
+    )
     if creation.pool is not None and not want.sees(creation.pool):
         raise Refusal(
             "NO_ACCESS",
@@ -234,7 +243,7 @@ def _make(batch: _Batch, tenancy: Tenancy, one: _Ready) -> _Made:
         raise no_access(ctx)
     batch.claim_name(ctx, creation.name)
     keys = batch.keys(ctx, creation.ssh_keys)
-    want = selected(tenancy, creation, grant)
+    want = selected(ctx, tenancy, creation, grant)
     plan, reason = _find(batch.tx, tenancy, one, want)
     batch.name_is_taken(ctx, creation.name)
     workload = _workload_row(tenancy, one, plan, reason)
@@ -305,8 +314,11 @@ def _workload_row(tenancy: Tenancy, one: _Ready, plan: Plan | None, reason: str)
             "machine": creation.machine,
             "pool": creation.pool,
             "gpu_model": creation.gpu_model,
+            "drives": list(creation.drives),
         },
         "time_limit_s": creation.time_limit_seconds,
+        "time_left_s": None,
+        "restart_policy": creation.restart_policy,
         "queued": plan is None,
         "queue_no": tenancy.last_queue_no + 1 if plan is None else None,
         "must_end_by": must_end_by(ctx.now, creation.time_limit_seconds) if plan is not None else None,
@@ -328,6 +340,7 @@ def allocation_row(tx: Tx, workload: Mapping[str, Any], plan: Plan) -> dict[str,
         "workload_id": workload["id"],
         "generation": 1,
         "gpus": len(plan.gpus),
+        "gpu_model": plan.gpu_model,
         "vcpu": plan.resources.vcpu,
         "ram_mib": plan.resources.ram_mib,
         "storage_mib": plan.resources.storage_mib,

@@ -7,14 +7,14 @@ workspace's quota only for its own workspace.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from corral.domain import compute_clusters as rules
 from corral.domain import placement as choose
 from corral.domain import quotas
+from corral.domain.asks import Ahead, PlacementAsk, Plan
 from corral.domain.compute_clusters import Creation
 from corral.domain.events import Subject
-from corral.domain.fleet import Ahead, PlacementAsk, Plan
 from corral.domain.placement import Answer
 from corral.domain.workloads import Step, must_end_by
 from corral.store import allocations, fleet, workloads
@@ -65,7 +65,7 @@ class _Line:
         over = self._tenancy.over_quota(self._tx, waiting.workspace_id, waiting.want.ask.gpus, before)
         if over is not None:
             return None, quotas.explain(over)
-        return replace(waiting.want, pools=grant.pools), ""
+        return waiting.asking(grant.pools, self._tx.now), ""
 
     def stays(self, waiting: Waiting, want: PlacementAsk | None) -> None:
         before = self._before.get(waiting.workspace_id, 0)
@@ -155,7 +155,7 @@ def explain(ctx: Context, fleets: Fleets, creation: Creation) -> Explanation:
     grant = tenancy.grant(ctx.tx, ctx.workspace.id)
     if grant is None:
         raise no_access(ctx)
-    want, ahead = selected(tenancy, creation, grant), tenancy.ahead(ctx.tx)
+    want, ahead = selected(ctx, tenancy, creation, grant), tenancy.ahead(ctx.tx)
     over = tenancy.over_quota(ctx.tx, ctx.workspace.id, creation.gpus)
     plan = choose.try_place(tenancy.fleet, want, ahead) if over is None else None
     answers = choose.explain(tenancy.fleet, want, ahead)

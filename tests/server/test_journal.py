@@ -19,6 +19,7 @@ from corral.server import live
 from corral.server.routes import journal as routes
 from corral.store.engine import Database
 from corral.store.tables.orgs import members, workspace_members
+from corral.store.tables.site import sites
 from corral.store.tables.users import api_tokens
 from corral.store.transaction import SITE, Actor, Wake
 from tests.live_server import DEADLINE_S, Site, eventually, live_server
@@ -422,3 +423,40 @@ def test_a_listener_that_has_heard_all_looks_at_few_entries(
     assert ring.recent(9_998, 500) == ([live.Kept(9_999, {}, b""), live.Kept(10_000, {}, b"")], 10_000)
     assert ring.recent(10_000, 500) == ([], 10_000)
     assert len(looked) <= 30
+
+
+def test_a_listener_who_was_away_longer_than_events_are_kept_is_told_to_list_again(world: World) -> None:
+    record(world, n=1)
+    with listening(world) as site:
+        first = Listener(site, world.tokens["admin"])
+        record(world, n=2)
+        eventually(lambda: first.numbers == [2])
+        old = first.last_id
+        first.join()
+        with world.db.write() as tx:
+            tx.run(update(sites).values(journal_floor=int(old.rpartition(".")[2]) + 1))
+        again = Listener(site, world.tokens["admin"], last=old)
+        assert again.frames[0]["event"] == "reset"
+        again.join()
+
+
+@pytest.mark.parametrize("by", ["machine", "cluster", "workspace"])
+def test_a_stream_tells_only_of_what_it_was_asked_about(world: World, by: str) -> None:
+    one, other = world.add_machine("one"), world.add_machine("other")
+    cluster = world.ids.clusters["default"]
+    names = {"machine": one, "cluster": "default", "workspace": "research"}
+    with listening(world) as site:
+        listener = Listener(site, world.tokens["admin"], **{by: names[by]})
+        org, research = world.ids.orgs["acme"], world.ids.workspaces["acme/research"]
+        wanted = {
+            "machine": Subject(org, cluster, machine=one),
+            "cluster": Subject(org, cluster, machine=other),
+            "workspace": Subject(org, workspace=research),
+        }
+        with world.db.write() as tx:
+            for subject in (Subject(org), Subject(org, machine=other), Subject(world.ids.orgs["rival"], cluster)):
+                tx.record(Entry("cluster.node.up", subject, {"n": 0}), SITE)
+            tx.record(Entry("cluster.node.up", wanted[by], {"n": 1}), SITE)
+        eventually(lambda: bool(listener.numbers))
+        assert listener.numbers == [1]
+        listener.join()

@@ -1,4 +1,7 @@
-"""Forgets what is kept for a time only: answers under an `Idempotency-Key` live a day (spec 50)."""
+"""Forgets what is kept for a time only: answers under an `Idempotency-Key` live a day (spec 50), events 90 days.
+
+Audit entries are never forgotten.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import contextlib
 from structlog import get_logger
 
 from corral.store.engine import Database
-from corral.usecases import idempotency
+from corral.usecases import idempotency, journal
 
 EVERY_S = 3600.0
 
@@ -37,9 +40,13 @@ class Retention:
             try:
                 await asyncio.to_thread(self._forget)
             except Exception as error:  # a database that is away for a while must not end this loop
-                log.error("old_answers_not_forgotten", why=str(error))
+                log.error("old_rows_not_forgotten", why=str(error))
             await asyncio.sleep(self._every_s)
 
     def _forget(self) -> None:
         with self._db.write() as tx:
             idempotency.forget_old(tx)
+        more = True
+        while more:  # each part in a transaction of its own: nobody waits long for the writer
+            with self._db.write() as tx:
+                more = journal.forget_old(tx)

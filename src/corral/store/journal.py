@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import Any
 
-from sqlalchemy import Select, and_, func, or_, select
+from sqlalchemy import Select, and_, delete, func, or_, select, update
 
 from corral.store.tables.journal import journal
+from corral.store.tables.site import sites
 from corral.store.transaction import Row, Scope, Tx
 
 
@@ -88,6 +90,28 @@ def after(tx: Tx, seq: int, limit: int) -> Sequence[Row]:
 def newest(tx: Tx) -> int:
     """Return the newest sequence (0 when there is none)."""
     return int(tx.scalar(select(func.max(journal.c.seq))) or 0)
+
+
+def floor(tx: Tx) -> int:
+    """Return the sequence up to which events were forgotten by age."""
+    return int(tx.scalar(select(sites.c.journal_floor)) or 0)
+
+
+def forget_events(tx: Tx, before: datetime, limit: int) -> bool:
+    """Forget, of the next `limit` entries above the floor, the events from before then; return whether more may be due.
+
+    Goes by sequence and stops at the first entry that is young enough, so nothing is scanned twice.
+    """
+    rows = tx.all(
+        select(journal.c.seq, journal.c.at).where(journal.c.seq > floor(tx)).order_by(journal.c.seq).limit(limit)
+    )
+    old = list(takewhile(lambda row: row["at"] < before, rows))
+    if not old:
+        return False
+    upto = old[-1]["seq"]
+    tx.run(delete(journal).where(journal.c.seq > floor(tx), journal.c.seq <= upto, ~journal.c.audit))
+    tx.run(update(sites).values(journal_floor=upto))
+    return len(old) == limit
 
 
 def _filtered(scope: Scope | None, want: Filter) -> Select[Any]:

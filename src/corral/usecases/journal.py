@@ -12,13 +12,17 @@ from datetime import datetime
 from typing import Any
 
 from corral.domain.errors import Refusal, not_found
+from corral.domain.events import EVENTS_KEPT
 from corral.store import clusters, connections, journal, machines, orgs
 from corral.store import site as site_rows
 from corral.store.journal import Filter
-from corral.store.transaction import Row, Scope
+from corral.store.transaction import Row, Scope, Tx
 from corral.usecases.context import Context
 
 __all__ = ["Cursor", "Filter", "Query", "between", "incarnation", "newest", "parse_cursor", "resolve", "sees", "show"]
+
+
+FORGOTTEN_AT_ONCE = 2_000
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,16 @@ def parse_cursor(text: str) -> Cursor | None:
 def incarnation(ctx: Context) -> str:
     """Return the site's incarnation, the first half of every cursor."""
     return site_rows.incarnation(ctx.tx)
+
+
+def floor(ctx: Context) -> int:
+    """Return the sequence up to which events were forgotten by age."""
+    return journal.floor(ctx.tx)
+
+
+def forget_old(tx: Tx) -> bool:
+    """Forget a batch of events that are older than is kept; return whether more may be due. The audit stays."""
+    return journal.forget_events(tx, tx.now - EVENTS_KEPT, FORGOTTEN_AT_ONCE)
 
 
 def newest(ctx: Context) -> int:

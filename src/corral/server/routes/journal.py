@@ -135,7 +135,7 @@ async def stream_events(
     rights = live.rights  # before: a right lost while this looks is looked at again
     ears = await live.threads.run_for(door.asker, lambda: _resolve(door, filters))
     live.check_room(ears.user_id)
-    start, reset = _start(live, request.headers.get("last-event-id") or last_event_id)
+    start, reset = _start(live, ears.floor, request.headers.get("last-event-id") or last_event_id)
     return _Events(_Follow(door, filters, live, ears), rights, start, reset)
 
 
@@ -146,19 +146,21 @@ class _Ears:
     user_id: str
     scope: Scope
     want: Filter
+    floor: int
+    """Events up to this sequence are not kept any more."""
 
 
 def _resolve(door: Door, filters: Filters) -> _Ears:
     with door.read() as ctx:
-        return _Ears(ctx.user.id, ctx.scope, journal.resolve(ctx, filters.query("event")))
+        return _Ears(ctx.user.id, ctx.scope, journal.resolve(ctx, filters.query("event")), journal.floor(ctx))
 
 
-def _start(live: Live, text: str | None) -> tuple[int, bool]:
+def _start(live: Live, floor: int, text: str | None) -> tuple[int, bool]:
     """Return the sequence to begin after, and whether the listener must list again first."""
     if not text:
         return live.seq, False
     cursor = journal.parse_cursor(text)
-    known = cursor is not None and cursor.incarnation == live.incarnation and cursor.seq <= live.seq
+    known = cursor is not None and cursor.incarnation == live.incarnation and floor <= cursor.seq <= live.seq
     return (cursor.seq, False) if known and cursor is not None else (live.seq, True)
 
 

@@ -12,6 +12,7 @@ sites = Table(
     Column("incarnation", String(36), nullable=False),
     Column("contact", String(200), nullable=False, default=""),
     Column("hosted_machine_limit", Integer, nullable=False),
+    Column("journal_floor", BigInt, nullable=False, default=0),  # events up to this sequence were forgotten by age
     Column("notified_seq", BigInt),  # the journal was read so far for alerts and webhooks; None: not yet
     Column(
         "private_targets", JSON, nullable=False, default=list

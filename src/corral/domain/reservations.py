@@ -104,6 +104,21 @@ def in_words(window: Window, now: datetime) -> str:
     return f"reserved for {window.whom} from {window.start:%Y-%m-%d %H:%M} to {until}"
 
 
+def now_in_words(windows: Iterable[Window], now: datetime) -> str:
+    """Return those of the windows that now is in, in words ("" = none)."""
+    return "; ".join(
+        in_words(window, now) for window in windows if state(window.start, window.end, now) is State.ACTIVE
+    )
+
+
+def closed_to_all(windows: Iterable[Window], now: datetime) -> str:
+    """Return, in words, the windows that now is in, when together they let in nobody's work ("" = they let in some)."""
+    active = [window for window in windows if state(window.start, window.end, now) is State.ACTIVE]
+    if not active or frozenset.intersection(*(window.workspaces for window in active)):
+        return ""
+    return now_in_words(active, now)
+
+
 # --- as people ask for it
 
 

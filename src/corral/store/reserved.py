@@ -227,7 +227,7 @@ def covered_by(tx: Tx, scope: Scope, row: RowMapping) -> Covered:
     return Covered(scope, row["cluster_id"], row["pool"], [machine["id"] for machine in named])
 
 
-def windows_on(tx: Tx, scope: Scope, machines: Sequence[RowMapping]) -> Mapping[str, tuple[Window, ...]]:
+def windows_on(tx: Tx, scope: Scope, machines: Sequence[Mapping[Any, Any]]) -> Mapping[str, tuple[Window, ...]]:
     """Return the windows that are not over of each machine (rows with `id`, `pool`, `cluster_id`), soonest first."""
     clusters = sorted({machine["cluster_id"] for machine in machines})
     live = [row for cluster_id in clusters for row in _live(tx, scope, cluster_id)]

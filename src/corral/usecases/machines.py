@@ -5,21 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from corral.domain import inventory as inventory_rules
 from corral.domain import machines as rules
+from corral.domain import reservations
 from corral.domain.allocations import legible
 from corral.domain.errors import Refusal
 from corral.domain.events import Entry
 from corral.domain.ids import shown
 from corral.domain.inventory import Condition, Gpu, GpuChange, Inventory, pressure
 from corral.domain.machines import MachineRef, MachineState, Quarantine
+from corral.domain.reservations import Window
 from corral.store import clusters as cluster_rows
-from corral.store import fleet
+from corral.store import fleet, reserved
 from corral.store import inventory as gpu_rows
 from corral.store import machines as rows
 from corral.store import sessions as session_rows
@@ -27,6 +29,8 @@ from corral.store.transaction import SITE, Actor, Row, Scope, Tx, Wake
 from corral.usecases import clusters, unknown_work
 from corral.usecases.context import Context, new_id
 
+Windows = Mapping[str, Sequence[Window]]
+"""By machine."""
 MAX_CONDITIONS = 20
 MAX_GPUS_TOLD = 16
 """GPUs named in one journal entry; the rest are counted."""
@@ -148,6 +152,8 @@ class Machine:
     gpus: gpu_rows.Summary
     closed: str
     """Why no new work lands on it ("" = it may)."""
+    reserved: str = ""
+    """For whom it is reserved now, and until when ("" = for nobody in particular)."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +176,8 @@ class Details:
     running: Sequence[Running]
     sessions: Sequence[Row]
     """The latest few, newest first."""
+    windows: Sequence[Window] = ()
+    """Reservations that cover it and are not over, soonest first."""
 
 
 @dataclass(frozen=True)
@@ -189,14 +197,15 @@ class Offered:
     row: Row
     gpus: gpu_rows.Summary
     status: str
+    reserved: str = ""
+    """The reservation to come that only work with a time limit may come before ("" = none)."""
 
 
 def listed(ctx: Context, cluster: str, want: rows.Wanted, after: str | None, limit: int) -> Sequence[Machine]:
     """Return the organisation's machines in a cluster, by name. Errors: `NOT_FOUND`."""
     cluster_id = clusters.find(ctx, cluster)["cluster_id"]
     found = rows.listed(ctx.tx, ctx.scope, cluster_id, want, after, limit)
-    summaries = gpu_rows.summaries(ctx.tx, ctx.scope, [row["id"] for row in found])
-    return [_machine(row, summaries.get(row["id"], gpu_rows.EMPTY)) for row in found]
+    return _machines(ctx, found)
 
 
 def one(ctx: Context, cluster: str, name: str) -> Details:
@@ -208,6 +217,7 @@ def one(ctx: Context, cluster: str, name: str) -> Details:
         gpu_rows.with_holders(ctx.tx, ref),
         running(ctx, ref),
         rows.sessions_of(ctx.tx, ref, SESSIONS_SHOWN),
+        reserved.windows_on(ctx.tx, ctx.scope, [row]).get(ref.id, ()),
     )
 
 
@@ -220,7 +230,11 @@ def offered(ctx: Context, found: Sequence[Row]) -> Sequence[Offered]:
     """Return machines (rows of a list) as the workspace's members see them."""
     summaries = gpu_rows.summaries(ctx.tx, ctx.scope, [row["id"] for row in found])
     full = rows.quota_reached(ctx.tx, ctx.scope, ctx.workspace.id)
-    return [_offered(row, summaries.get(row["id"], gpu_rows.EMPTY), row["cluster_id"] in full) for row in found]
+    windows = reserved.windows_on(ctx.tx, ctx.scope, found)
+    return [
+        _offered(ctx, row, summaries.get(row["id"], gpu_rows.EMPTY), row["cluster_id"] in full, windows)
+        for row in found
+    ]
 
 
 def contact(ctx: Context) -> str:
@@ -309,16 +323,26 @@ def _again(ctx: Context, row: Row) -> Machine:
 
 
 def _seen(ctx: Context, row: Row) -> Machine:
-    return _machine(row, gpu_rows.summaries(ctx.tx, ctx.scope, [row["id"]]).get(row["id"], gpu_rows.EMPTY))
+    return _machines(ctx, [row])[0]
 
 
-def _machine(row: Row, gpus: gpu_rows.Summary) -> Machine:
-    return Machine(row, gpus, rules.closed_because(_standing(row)))
+def _machines(ctx: Context, found: Sequence[Row]) -> list[Machine]:
+    summaries = gpu_rows.summaries(ctx.tx, ctx.scope, [row["id"] for row in found])
+    windows = reserved.windows_on(ctx.tx, ctx.scope, found)
+    machines = []
+    for row in found:
+        mine = windows.get(row["id"], ())
+        closed = rules.closed_because(_standing(row)) or reservations.closed_to_all(mine, ctx.now)
+        gpus = summaries.get(row["id"], gpu_rows.EMPTY)
+        machines.append(Machine(row, gpus, closed, reservations.now_in_words(mine, ctx.now)))
+    return machines
 
 
-def _offered(row: Row, gpus: gpu_rows.Summary, quota_reached: bool) -> Offered:
-    closed = rules.closed_because(_standing(row))
-    return Offered(row, gpus, rules.status_text(closed, gpus.counts, quota_reached))
+def _offered(ctx: Context, row: Row, gpus: gpu_rows.Summary, quota_reached: bool, windows: Windows) -> Offered:
+    mine, me, now = windows.get(row["id"], ()), ctx.workspace.id, ctx.now
+    closed = rules.closed_because(_standing(row)) or reservations.refused_by(mine, me, now, sure_end=now)
+    status = rules.status_text(closed, gpus.counts, quota_reached)
+    return Offered(row, gpus, status, "" if closed else reservations.refused_by(mine, me, now, sure_end=None))
 
 
 def _standing(row: Row) -> rules.Standing:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from corral import __version__
 from corral.domain.errors import Refusal
 from corral.domain.machines import MachineState
+from corral.domain.reservations import Window
 from corral.server.agents import Hub
 from corral.server.door import AtDoor, Page, page_token
 from corral.server.routes.data_location import DataLocationView, DiskView, disk_views, location_view
@@ -51,7 +52,8 @@ class ConditionView(BaseModel):
 
 
 class MachineView(BaseModel):
-    """`closed` says why no new work lands on the machine ("" = it may). `behind`: its agent is of another release."""
+    """`closed` says why no new work lands on the machine ("" = it may). `reserved`: for whom it is kept now, and until
+    when ("" = for nobody in particular). `behind`: its agent is of another release."""
 
     id: str
     name: str
@@ -60,6 +62,7 @@ class MachineView(BaseModel):
     last_seen: datetime | None
     connected: bool
     closed: str
+    reserved: str
     cordon: Cordon | None
     quarantine: QuarantineView | None
     conditions: list[ConditionView]
@@ -110,14 +113,30 @@ class SessionView(BaseModel):
     opened_at: datetime
 
 
+class WindowView(BaseModel):
+    """A reservation as a machine feels it. `whom`: short names of workspaces, or "nobody"."""
+
+    id: str
+    start: datetime
+    end: datetime
+    whom: str
+    reason: str
+
+    @staticmethod
+    def of(window: Window) -> WindowView:
+        return WindowView(**{name: getattr(window, name) for name in WindowView.model_fields})
+
+
 class MachineDetails(BaseModel):
-    """`inventory` is what the machine says of itself, `disks` where its data location may lie."""
+    """`inventory` is what the machine says of itself, `disks` where its data location may lie; `reservations`: those
+    that cover it and are not over."""
 
     machine: MachineView
     inventory: dict[str, Any]
     gpus: list[GpuView]
     running: list[RunningView]
     sessions: list[SessionView]
+    reservations: list[WindowView]
     disks: list[DiskView]
     data_location: DataLocationView | None
 
@@ -137,7 +156,8 @@ class Machines(BaseModel):
 
 
 class AllocatedMachine(BaseModel):
-    """`status`: "available", or the one reason why nothing can be created here, such as "Sold Out"."""
+    """`status`: "available", or the one reason why nothing can be created here, such as "Sold Out". `reserved`: the
+    reservation to come that only work with a time limit may come before ("" = none)."""
 
     name: str
     cluster: str
@@ -150,6 +170,7 @@ class AllocatedMachine(BaseModel):
     storage_mib: int
     state: MachineState
     status: str
+    reserved: str
 
 
 class AllocatedMachines(BaseModel):
@@ -196,6 +217,7 @@ def show_machine(org: str, cluster: str, node: str, door: AtDoor, request: Reque
         gpus=[GpuView(**{key: row[key] for key in GpuView.model_fields}) for row in found.gpus],
         running=[RunningView(**vars(work)) for work in found.running],
         sessions=[SessionView(**{key: row[key] for key in SessionView.model_fields}) for row in found.sessions],
+        reservations=[WindowView.of(window) for window in found.windows],
         disks=disk_views(found.machine.row, request),
         data_location=location_view(found.machine.row),
     )
@@ -281,6 +303,7 @@ def _allocated(offered: use.Offered) -> AllocatedMachine:
         storage_mib=row["storage_mib"],
         state=row["state"],
         status=offered.status,
+        reserved=offered.reserved,
     )
 
 
@@ -328,6 +351,7 @@ def _fields(machine: use.Machine, hub: Hub | None) -> dict[str, Any]:
         **{key: row[key] for key in _AS_THEY_ARE},
         "connected": hub is not None and hub.connected(row["id"]),
         "closed": machine.closed,
+        "reserved": machine.reserved,
         "cordon": cordon,
         "quarantine": quarantine,
         "behind": row["release"] not in ("", __version__),

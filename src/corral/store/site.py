@@ -32,3 +32,19 @@ def add(tx: Tx, incarnation: str, hosted_machine_limit: int) -> None:
 
 def change(tx: Tx, **values: Any) -> None:
     tx.run(update(sites).values(**values))
+
+
+def notified_seq(tx: Tx) -> int | None:
+    """Return how far the journal was read for alerts and webhooks; None: never yet."""
+    seq = tx.scalar(select(sites.c.notified_seq))
+    return None if seq is None else int(seq)
+
+
+def advance_notified(tx: Tx, was: int | None, seq: int) -> bool:
+    """Say that the journal was read up to `seq`; False where somebody else went on from `was` meanwhile."""
+    return tx.run(update(sites).where(sites.c.notified_seq.is_not_distinct_from(was)).values(notified_seq=seq)) == 1
+
+
+def private_targets(tx: Tx) -> tuple[str, ...]:
+    """Return the private networks that the operator lets tenants be told in, as CIDR."""
+    return tuple(tx.scalar(select(sites.c.private_targets)) or ())

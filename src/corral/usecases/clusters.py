@@ -94,7 +94,7 @@ def use_hosted(ctx: Context) -> Cluster:
         rows.come_back(ctx.tx, ctx.scope, cluster_id, slug, present["name"])
         machines = machine_rows.enrolled(ctx.tx, ctx.scope, cluster_id)
     else:
-        cluster_id, machines = _hosted_id(ctx), 0
+        cluster_id, machines = hosted_id(ctx), 0
         rows.add_tenancy(ctx.tx, ctx.scope, cluster_id, slug, rules.HOSTED_NAME)
     ctx.record("cluster.hosted.joined", Subject(org=ctx.org.id, cluster=cluster_id), slug=slug, machines=machines)
     return one(ctx, slug)
@@ -232,7 +232,7 @@ def _check_free(ctx: Context, slug: str) -> None:
         raise Refusal("NAME_TAKEN", f"The organisation has a cluster '{slug}' already. Choose another short name.")
 
 
-def _hosted_id(ctx: Context) -> str:
+def hosted_id(ctx: Context) -> str:
     """Return the id of the site's one hosted cluster, made when its first organisation comes."""
     rows.lock_site(ctx.tx)
     present = rows.hosted_cluster(ctx.tx)

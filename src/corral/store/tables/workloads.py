@@ -115,6 +115,7 @@ _LIVE = text("released_at IS NULL")
 Index("ix_allocations_machine_live", allocations.c.machine_id, sqlite_where=_LIVE, postgresql_where=_LIVE)
 Index("ix_allocations_workspace_live", allocations.c.workspace_id, sqlite_where=_LIVE, postgresql_where=_LIVE)
 Index("ix_allocations_workload", allocations.c.workload_id)
+Index("ix_allocations_usage", allocations.c.org_id, allocations.c.released_at)  # what lived at some time in a period
 Index(
     "uq_allocations_workload_live", allocations.c.workload_id, unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE
 )

@@ -750,6 +750,7 @@ def upgrade() -> None:
             sqlite_where=sa.text("released_at IS NULL AND stop_asked_at IS NOT NULL"),
             postgresql_where=sa.text("released_at IS NULL AND stop_asked_at IS NOT NULL"),
         )
+        batch_op.create_index("ix_allocations_usage", ["org_id", "released_at"], unique=False)
         batch_op.create_index("ix_allocations_workload", ["workload_id"], unique=False)
         batch_op.create_index(
             "ix_allocations_workspace_live",

@@ -25,6 +25,7 @@ from fastapi import FastAPI
 from sqlalchemy import insert, select
 
 from corral.server.app import create_app
+from corral.server.artefact import ArtefactStore
 from corral.server.config import Config
 from corral.server.serving import uvicorn_config
 from corral.store.engine import Database
@@ -78,14 +79,20 @@ def ensure_site(db: Database) -> str:
 
 
 @contextmanager
-def live_server(db: Database, *, monotonic: Callable[[], float] = time.monotonic, **settings: Any) -> Iterator[Site]:
-    """Run the control plane on a migrated database. `settings` are fields of `Config`."""
+def live_server(
+    db: Database,
+    *,
+    monotonic: Callable[[], float] = time.monotonic,
+    artefact: ArtefactStore | None = None,
+    **settings: Any,
+) -> Iterator[Site]:
+    """Run the control plane on a migrated database, serving `artefact`. `settings` are fields of `Config`."""
     ensure_site(db)
     with tempfile.TemporaryDirectory(prefix="corral-site-") as folder, _free_socket() as listening:
         port = listening.getsockname()[1]
         settings = {"state_dir": Path(folder), "every_s": 0.05, "report_every_s": 0.5, "spread_s": 0.0, **settings}
         config = Config(database=str(db.url), host="127.0.0.1", port=port, **settings)
-        app = create_app(config, db, monotonic=monotonic)
+        app = create_app(config, db, monotonic=monotonic, artefact=artefact)
         server = uvicorn.Server(uvicorn_config(app, timeout_graceful_shutdown=5))
         app.state.on_lease_lost = lambda: setattr(server, "should_exit", True)
         thread = threading.Thread(target=_run, args=(server, listening), name="live-server")

@@ -105,7 +105,7 @@ def test_whatever_locks_several_tenancies_locks_them_in_one_order(
 async def _acts_of_machines(world: World, where: list[tuple[str, str]]) -> None:
     """Let a machine of each tenancy do something at the same moment."""
     batches = Batches(world.db)
-    hub = Hub(world.db, batches, Heard(time.monotonic), world.config)
+    hub = Hub(world.db, batches, Heard(time.monotonic), world.config, world.app.state.artefact)
 
     def locking(org: str, cluster: str) -> asyncio.Task[int]:
         who = Opened("machine", org, cluster, "m", 1, "")

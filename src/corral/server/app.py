@@ -21,6 +21,7 @@ from corral.controllers.liveness import Liveness
 from corral.controllers.placement import PlacementWorker
 from corral.controllers.reservations import Reservations
 from corral.controllers.retention import Retention
+from corral.controllers.updates import Updates
 from corral.domain.permissions import ROUTES
 from corral.server import errors, openapi
 from corral.server.agents import Hub
@@ -43,10 +44,16 @@ EXPORTS_OF_A_USER = 2
 """At once: each may read the whole journal of an organisation."""
 
 
-def create_app(config: Config, db: Database, *, monotonic: Callable[[], float] = time.monotonic) -> FastAPI:
+def create_app(
+    config: Config,
+    db: Database,
+    *,
+    monotonic: Callable[[], float] = time.monotonic,
+    artefact: ArtefactStore | None = None,
+) -> FastAPI:
     """Return the application on a migrated database. Raises when a route is missing from the permission table.
 
-    Silence of machines is judged by `monotonic` (seconds).
+    Silence of machines is judged by `monotonic` (seconds). `artefact`: the agent to serve (None: this release's).
     """
 
     @asynccontextmanager
@@ -75,7 +82,7 @@ def create_app(config: Config, db: Database, *, monotonic: Callable[[], float] =
     app.state.explaining = Places(EXPLAINS_OF_A_USER, "questions where something would go")
     app.state.exporting = Places(EXPORTS_OF_A_USER, "exports")
     app.state.on_lease_lost = stop_process
-    app.state.artefact = ArtefactStore(config.state_dir / "artefact")
+    app.state.artefact = artefact or ArtefactStore(config.state_dir / "artefact")
     errors.install(app)
     for router in ROUTERS:
         # Not include_router: it hides the routes behind one that has no path to look a rule up by.
@@ -101,7 +108,7 @@ def _parts(app: FastAPI, monotonic: Callable[[], float]) -> Iterator[Part]:
     state.batches = Batches(state.db)
     yield state.batches
     heard = Heard(monotonic)
-    state.hub = Hub(state.db, state.batches, heard, state.config)
+    state.hub = Hub(state.db, state.batches, heard, state.config, state.artefact)
     yield state.hub
     state.streams = Streams(state.db, state.hub)
     yield state.streams
@@ -109,6 +116,7 @@ def _parts(app: FastAPI, monotonic: Callable[[], float]) -> Iterator[Part]:
     yield state.liveness
     yield LastUsedWriter(state.last_used)
     yield Reservations(state.db, state.config.every_s)
+    yield Updates(state.db, state.config.every_s, state.artefact.release)
     yield Retention(state.db)
     state.live = Live(state.db)
     yield state.live

@@ -20,6 +20,8 @@ from threading import Lock
 import corral
 
 PYZ, SUMS = "corral-agent.pyz", "SHA256SUMS"
+ARTEFACT_FOLDER = "/api/v1/agent/artefact"
+"""Where machines find the two on the site's address."""
 DISTRIBUTIONS = ("websockets", "nvidia-ml-py")
 """What the agent imports that is not Python's own; both pure Python, and without requirements of theirs."""
 _OURS = ("agent", "protocol")
@@ -44,10 +46,15 @@ class Artefact:
     pyz: Path
     sums: Path
     sha256: str
+    size: int
+    """Bytes."""
 
 
 class ArtefactStore:
     """Makes the artefact once in this process, when it is first wanted. Thread-safe."""
+
+    release = corral.__version__
+    """Of the agent that is served."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -74,7 +81,7 @@ def build(folder: Path) -> Artefact:
         _replace(pyz, lambda path: _write_archive(path, files))
         _replace(sums, lambda path: path.write_text(f"{_sha256(pyz)}  {PYZ}\n", "ascii"))
         _replace(made_of, lambda path: path.write_text(source + "\n", "ascii"))
-    return Artefact(pyz, sums, _sha256(pyz))
+    return Artefact(pyz, sums, _sha256(pyz), pyz.stat().st_size)
 
 
 def _contents() -> dict[str, bytes]:

@@ -62,6 +62,13 @@ _LOCKED = (
         machines.c.inventory_digest,
         machines.c.conditions,
         machines.c.pressure,
+        machines.c.update_ask,
+        machines.c.update_release,
+        machines.c.update_before,
+        machines.c.update_state,
+        machines.c.update_message,
+        machines.c.kernel_boot,
+        machines.c.kernel_seq,
     )
     .where(machines.c.id == bindparam("machine"), machines.c.org_id == bindparam("org"))
     .with_for_update(key_share=True)

@@ -264,7 +264,7 @@ def cordon(ctx: Context, cluster: str, name: str, reason: str | None) -> Machine
         ref = rows.ref_of(row)
         rows.save(ctx.tx, ref, {"cordon_reason": reason, "cordoned_by": ctx.actor.name, "cordoned_at": ctx.now})
         ctx.record("cluster.node.cordoned", ref.subject, name=ref.name, before=row["cordon_reason"], reason=reason)
-    return _again(ctx, row)
+    return again(ctx, row)
 
 
 def uncordon(ctx: Context, cluster: str, name: str) -> Machine:
@@ -274,7 +274,7 @@ def uncordon(ctx: Context, cluster: str, name: str) -> Machine:
         ref = rows.ref_of(row)
         rows.save(ctx.tx, ref, {"cordon_reason": None, "cordoned_by": None, "cordoned_at": None})
         ctx.record("cluster.node.uncordoned", ref.subject, name=ref.name, before=row["cordon_reason"])
-    return _again(ctx, row)
+    return again(ctx, row)
 
 
 def release_quarantine(ctx: Context, cluster: str, name: str) -> Machine:
@@ -297,7 +297,7 @@ def release_quarantine(ctx: Context, cluster: str, name: str) -> Machine:
             reason=row["quarantine_reason"],
             **({"accepted": accepted} if accepted else {}),
         )
-    return _again(ctx, row)
+    return again(ctx, row)
 
 
 def find(ctx: Context, cluster: str, name: str) -> Row:
@@ -315,7 +315,7 @@ def locked(ctx: Context, cluster: str, name: str) -> Row:
     return find(ctx, cluster, name)
 
 
-def _again(ctx: Context, row: Row) -> Machine:
+def again(ctx: Context, row: Row) -> Machine:
     """Return the machine as it is after a change."""
     after = rows.get(ctx.tx, ctx.scope, row["id"])
     assert after is not None, "machines are never deleted"

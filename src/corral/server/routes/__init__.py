@@ -31,6 +31,7 @@ from corral.server.routes import (
     site,
     tls,
     topology,
+    updates,
     workspaces,
 )
 
@@ -56,6 +57,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     journal.router,
     journal_export.router,
     topology.router,
+    updates.router,
     tls.router,
 )
 

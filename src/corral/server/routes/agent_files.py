@@ -11,10 +11,10 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from corral.domain.errors import not_found
-from corral.server.artefact import PYZ, SUMS, ArtefactStore
+from corral.server.artefact import ARTEFACT_FOLDER, PYZ, SUMS, ArtefactStore
 
 INSTALL = "/api/v1/install.sh"
-ARTEFACT = "/api/v1/agent/artefact/{file}"
+ARTEFACT = ARTEFACT_FOLDER + "/{file}"
 
 
 @cache

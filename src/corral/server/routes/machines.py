@@ -9,14 +9,17 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
 
-from corral import __version__
 from corral.domain.errors import Refusal
 from corral.domain.machines import MachineState
 from corral.domain.reservations import Window
+from corral.domain.updates import State as UpdateState
+from corral.domain.updates import is_behind
 from corral.server.agents import Hub
+from corral.server.artefact import ArtefactStore
 from corral.server.door import AtDoor, Page, page_token
 from corral.server.routes.data_location import DataLocationView, DiskView, disk_views, location_view
 from corral.store.machines import Wanted
+from corral.store.transaction import Row
 from corral.usecases import machines as use
 
 router = APIRouter()
@@ -51,6 +54,15 @@ class ConditionView(BaseModel):
     blocking: bool
 
 
+class UpdateView(BaseModel):
+    """`release`: the one that was asked for at `since`; `message`: what the machine works on, or why it failed."""
+
+    release: str
+    state: UpdateState
+    message: str
+    since: datetime
+
+
 class MachineView(BaseModel):
     """`closed` says why no new work lands on the machine ("" = it may). `reserved`: for whom it is kept now, and until
     when ("" = for nobody in particular). `behind`: its agent is of another release."""
@@ -73,6 +85,7 @@ class MachineView(BaseModel):
     labels: dict[str, str]
     release: str
     behind: bool
+    update: UpdateView | None
     hostname: str
     address: str
     vcpu: int
@@ -200,8 +213,8 @@ def list_machines(
     """The organisation's machines in a cluster, by name; `pool` may be given several times."""
     with door.read() as ctx:
         found = use.listed(ctx, cluster, Wanted(state, pool), page.after, page.size + 1)
-    hub = _hub(request)
-    items = [_fields(machine, hub) for machine in found[: page.size]]
+    hub, release = _hub(request), served(request)
+    items = [_fields(machine, hub, release) for machine in found[: page.size]]
     more = page_token(items[-1]["name"]) if len(found) > page.size else None
     return Response(msgspec.json.encode({"items": items, "next_page_token": more}), media_type="application/json")
 
@@ -212,7 +225,7 @@ def show_machine(org: str, cluster: str, node: str, door: AtDoor, request: Reque
     with door.read() as ctx:
         found = use.one(ctx, cluster, node)
     return MachineDetails(
-        machine=_view(found.machine, request),
+        machine=view(found.machine, request),
         inventory=found.machine.row["inventory"],
         gpus=[GpuView(**{key: row[key] for key in GpuView.model_fields}) for row in found.gpus],
         running=[RunningView(**vars(work)) for work in found.running],
@@ -237,7 +250,7 @@ def cordon_machine(
     if dry_run:
         return _would_affect(door, cluster, node)
     with door.write() as ctx:
-        return _view(use.cordon(ctx, cluster, node, body.reason if body else None), request)
+        return view(use.cordon(ctx, cluster, node, body.reason if body else None), request)
 
 
 @router.post("/api/v1/orgs/{org}/clusters/{cluster}/nodes/{node}/uncordon")
@@ -248,14 +261,14 @@ def uncordon_machine(
     if dry_run:
         return _would_affect(door, cluster, node)
     with door.write() as ctx:
-        return _view(use.uncordon(ctx, cluster, node), request)
+        return view(use.uncordon(ctx, cluster, node), request)
 
 
 @router.post("/api/v1/orgs/{org}/clusters/{cluster}/nodes/{node}/release-quarantine")
 def release_quarantine(org: str, cluster: str, node: str, door: AtDoor, request: Request) -> MachineView:
     """Decide that a suspected clone, or a machine with unknown work, takes new work again."""
     with door.write() as ctx:
-        return _view(use.release_quarantine(ctx, cluster, node), request)
+        return view(use.release_quarantine(ctx, cluster, node), request)
 
 
 @router.get("/api/v1/orgs/{org}/workspaces/{ws}/machines")
@@ -329,8 +342,25 @@ _AS_THEY_ARE = (
 )
 
 
-def _view(machine: use.Machine, request: Request) -> MachineView:
-    return MachineView(**_fields(machine, _hub(request)))
+def view(machine: use.Machine, request: Request) -> MachineView:
+    return MachineView(**_fields(machine, _hub(request), served(request)))
+
+
+def served(request: Request) -> str:
+    """Return the release of the agent that the site serves."""
+    artefact: ArtefactStore = request.app.state.artefact
+    return artefact.release
+
+
+def _update(row: Row) -> dict[str, Any] | None:
+    if not row["update_state"]:
+        return None
+    return {
+        "release": row["update_release"],
+        "state": row["update_state"],
+        "message": row["update_message"],
+        "since": row["update_since"],
+    }
 
 
 def _hub(request: Request) -> Hub | None:
@@ -338,7 +368,7 @@ def _hub(request: Request) -> Hub | None:
     return hub
 
 
-def _fields(machine: use.Machine, hub: Hub | None) -> dict[str, Any]:
+def _fields(machine: use.Machine, hub: Hub | None, served: str) -> dict[str, Any]:
     """Return the fields of `MachineView`, ready to be encoded: lists do without the model (half their time)."""
     row, summary = machine.row, machine.gpus
     cordon = quarantine = None
@@ -354,7 +384,8 @@ def _fields(machine: use.Machine, hub: Hub | None) -> dict[str, Any]:
         "reserved": machine.reserved,
         "cordon": cordon,
         "quarantine": quarantine,
-        "behind": row["release"] not in ("", __version__),
+        "behind": is_behind(row["release"], served),
+        "update": _update(row),
         "gpus": {
             "total": counts.total,
             "healthy": counts.healthy,

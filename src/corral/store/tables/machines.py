@@ -86,6 +86,8 @@ Index(
 )
 _DOWN = text("state = 'down' AND removed_at IS NULL")
 Index("ix_machines_down", machines.c.state_since, sqlite_where=_DOWN, postgresql_where=_DOWN)
+_UPDATING = text("update_state <> ''")
+Index("ix_machines_updating", machines.c.update_state, sqlite_where=_UPDATING, postgresql_where=_UPDATING)
 Index("ix_machines_fleet", machines.c.cluster_id, machines.c.org_id, machines.c.fleet_version)
 
 liveness = Table(

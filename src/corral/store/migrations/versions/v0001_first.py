@@ -507,6 +507,13 @@ def upgrade() -> None:
         )
         batch_op.create_index("ix_machines_fleet", ["cluster_id", "org_id", "fleet_version"], unique=False)
         batch_op.create_index(
+            "ix_machines_updating",
+            ["update_state"],
+            unique=False,
+            sqlite_where=sa.text("update_state <> ''"),
+            postgresql_where=sa.text("update_state <> ''"),
+        )
+        batch_op.create_index(
             "uq_machines_name_live",
             ["org_id", "cluster_id", "name"],
             unique=True,

@@ -1,0 +1,69 @@
+"""The loop that takes updates of agents on (spec 10, "Update agents").
+
+Level-triggered: each pass looks at every update that is not settled and does what is due next. A restart loses
+nothing. One tenancy that fails keeps nobody else's from going on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from structlog import get_logger
+
+from corral.store import updates as rows
+from corral.store.engine import Database
+from corral.store.transaction import Row, Tx
+from corral.usecases import staged_updates, updates
+
+log = get_logger()
+
+SILENT = "it fell silent while it updated and has not come back"
+
+
+class Updates:
+    """Looks every `every_s` seconds. `served`: the release that the site serves, as long as this process lives."""
+
+    def __init__(self, db: Database, every_s: float, served: str) -> None:
+        self._db = db
+        self._every_s = every_s
+        self._served = served
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="updates", daemon=True)
+
+    async def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._end.wait(self._every_s):
+            try:
+                self.pass_once()
+            except Exception:  # the database is away: the next pass does it all
+                log.exception("updates_pass_failed")
+
+    def pass_once(self) -> None:
+        """Do what is due in every update."""
+        with self._db.read() as tx:
+            unsettled, silent = rows.unsettled(tx), rows.silent(tx)
+            others = rows.of_other_releases(tx, self._served)
+        for machine in silent:
+            self._settle(machine, SILENT)
+        for machine in others:
+            self._settle(machine, f"the site serves release {self._served} now: ask again to update to that")
+        for update in unsettled:
+            self._do(update["org_id"], partial(staged_updates.advance, update=update, served=self._served))
+
+    def _settle(self, machine: Row, why: str) -> None:
+        self._do(machine["org_id"], partial(updates.settle, found=machine, why=why))
+
+    def _do(self, org_id: str, act: Callable[[Tx], None]) -> None:
+        try:
+            with self._db.write() as tx:
+                act(tx)
+        except Exception:  # tried again at the next pass
+            log.exception("update_not_taken_on", org=org_id)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from corral.cli.data_location import data_location, disk_lines, location_line
+from corral.cli.machine_place import place as place_machine
 from corral.cli.output import Column, age, column, details, emit, gib, safe, say, shown, state_style, table
 from corral.cli.place import Place, at
 from corral.cli.removal import remove
@@ -47,7 +48,7 @@ def list_machines(place: Place, state: str | None, pools: Sequence[str]) -> None
         Column("RAM", lambda row: gib(row["ram_mib"]), right=True, drop=2),
         Column("RELEASE", lambda row: f"{row['release']} (behind)" if row["behind"] else row["release"], drop=4),
         column("ADDRESS", "address", drop=5),
-        Column("NEW WORK", lambda row: row["closed"] or "yes", flow=True),
+        Column("NEW WORK", lambda row: row["closed"] or row["reserved"] or "yes", flow=True),
     ]
     emit(rows, lambda: table(rows, columns, "No machine. Add one: corral cluster token create"))
 
@@ -62,9 +63,13 @@ def _list_of_workspace(place: Place) -> None:
         Column("AVAILABLE", lambda row: f"{row['gpus_available']} of {row['gpus_total']}", right=True),
         column("VCPU", "vcpu", right=True, drop=1),
         Column("RAM", lambda row: gib(row["ram_mib"]), right=True, drop=1),
-        column("STATUS", "status", style=state_style, flow=True),
+        Column("STATUS", _status, style=state_style, flow=True),
     ]
     emit(rows, lambda: table(rows, columns, "No machine in this workspace's pools. Ask an admin for access."))
+
+
+def _status(row: dict[str, Any]) -> str:
+    return f"{row['status']}; {row['reserved']}" if row["reserved"] else str(row["status"])
 
 
 def _state(row: dict[str, Any]) -> str:
@@ -98,7 +103,7 @@ def _draw(found: MachineDetails) -> None:
             ("state", f"{one.state}, for {age(one.raw['state_since'])}"),
             ("last seen", f"{age(one.raw['last_seen'])} ago" if one.last_seen else "never"),
             ("connected", one.connected),
-            ("new work", one.closed or "yes"),
+            ("new work", one.closed or one.reserved or "yes"),
             ("cordoned", cordon),
             ("quarantine", f"{one.quarantine.kind}: {one.quarantine.reason}" if one.quarantine else None),
             ("pool", one.pool),
@@ -115,6 +120,9 @@ def _draw(found: MachineDetails) -> None:
             ("data location", location_line(found.data_location)),
         ]
     )
+    for window in found.reservations:
+        when = f"from {safe(window.raw['start'])} to {safe(window.raw['end'])}"
+        say(f"reserved   for {safe(window.whom)} {when}" + (f": {safe(window.reason)}" if window.reason else ""))
     for condition in one.conditions:
         say(f"condition  {safe(condition.kind)}: {safe(condition.message)}")
     if found.gpus:
@@ -218,4 +226,5 @@ def _still_closed(row: dict[str, Any]) -> str:
 
 
 machine.add_command(data_location)
+machine.add_command(place_machine)
 machine.add_command(remove)

@@ -15,6 +15,7 @@ from corral.client.models import (
     NewJoinToken,
     Removal,
 )
+from corral.client.reservations import Placement, Reservations
 from corral.client.transport import Transport, quoted
 
 
@@ -25,6 +26,7 @@ class Cluster:
         self.name = name
         self._transport = transport
         self._path = f"{org_path}/clusters/{quoted(name)}"
+        self.reservations = Reservations(transport, self._path)
 
     def show(self) -> ClusterInfo:
         return decode(ClusterInfo, self._transport.call("GET", self._path))
@@ -91,6 +93,12 @@ class Cluster:
         params = {"dry_run": "true" if dry_run else None}
         told = self._transport.call("DELETE", f"{self._node(name)}/data-location", params=params)
         return decode(DataLocationAnswer, told)
+
+    def place(self, name: str, labels: Mapping[str, str], *, dry_run: bool = False) -> Placement:
+        """Set those of pool, site, rack and fabric that are given ("" takes one away). Errors: `INVALID_LABEL`."""
+        params = {"dry_run": "true" if dry_run else None}
+        answer = self._transport.call("PUT", f"{self._node(name)}/placement", dict(labels), params)
+        return decode(Placement, answer)
 
     def _node(self, name: str) -> str:
         return f"{self._path}/nodes/{quoted(name)}"

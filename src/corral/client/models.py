@@ -108,7 +108,8 @@ class Condition(View):
 
 @dataclass(frozen=True, kw_only=True)
 class Machine(View):
-    """`closed` says why no new work lands on it ("" = it may); `behind`: its agent is not the site's release."""
+    """`closed` says why no new work lands on it ("" = it may); `reserved`: for whom it is kept now, and until when;
+    `behind`: its agent is not the site's release."""
 
     id: str
     name: str
@@ -118,6 +119,7 @@ class Machine(View):
     last_seen: datetime | None = None
     connected: bool = False
     closed: str = ""
+    reserved: str = ""
     cordon: Cordon | None = None
     quarantine: Quarantine | None = None
     conditions: list[Condition] = field(default_factory=list)
@@ -198,8 +200,20 @@ class DataLocationAnswer(View):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Window(View):
+    """A reservation as a machine feels it. `whom`: short names of workspaces, or "nobody"."""
+
+    id: str
+    start: datetime
+    end: datetime
+    whom: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class MachineDetails(View):
-    """`inventory` is what the machine says of itself, `disks` where its data location may lie."""
+    """`inventory` is what the machine says of itself, `disks` where its data location may lie; `reservations`: those
+    that cover it and are not over."""
 
     machine: Machine
     gpus: list[Gpu]
@@ -207,6 +221,7 @@ class MachineDetails(View):
     inventory: Json = field(default_factory=dict)
     disks: list[Disk] = field(default_factory=list)
     data_location: DataLocation | None = None
+    reservations: list[Window] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +251,10 @@ class Removal(Affected):
 
 @dataclass(frozen=True, kw_only=True)
 class AllocatedMachine(View):
-    """A machine of the workspace's pools; `status`: "available", or why nothing can be created on it."""
+    """A machine of the workspace's pools; `status`: "available", or why nothing can be created on it.
+
+    `reserved`: the reservation to come that only work with a time limit may come before ("" = none).
+    """
 
     name: str
     cluster: str
@@ -249,6 +267,7 @@ class AllocatedMachine(View):
     vcpu: int = 0
     ram_mib: int = 0
     storage_mib: int = 0
+    reserved: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,8 +102,14 @@ TYPES: Mapping[str, tuple[Class, str]] = {
     "cluster.node.data_location": (Class.BOTH, "A machine's data location was chosen, changed or forgotten."),
     "cluster.node.data_location_made": (Class.EVENT, "A machine made its data location's folder, or could not."),
     "cluster.node.gpu_fault": (Class.EVENT, "A GPU has a fault: it is fenced until an admin clears it."),
-    "cluster.node.gpu_event": (Class.EVENT, "A GPU or its driver said something that does not fence it."),
-    "cluster.node.gpu_fault_cleared": (Class.BOTH, "An admin cleared a GPU's fault."),
+    "cluster.node.gpu_event": (
+        Class.EVENT,
+        "A GPU, its driver or a switch said something that fences nothing; with `look` somebody should look at it.",
+    ),
+    "cluster.node.gpu_fault_cleared": (
+        Class.BOTH,
+        "An admin cleared a GPU's faults; or, with `replaced`, another GPU took its slot.",
+    ),
     "cluster.node.cloned": (
         Class.BOTH,
         "Two copies of one machine's state report: no new work until an admin decides.",

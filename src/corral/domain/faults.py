@@ -48,6 +48,7 @@ class Counters:
 class Health:
     """One GPU's counters, as its machine read them."""
 
+    vendor: str
     uuid: str
     counters: Counters
 
@@ -65,6 +66,18 @@ class Baseline:
 
     def covers(self, boot: str, seq: int) -> bool:
         return boot == self.boot and seq <= self.seq
+
+
+@dataclass(frozen=True)
+class Acknowledged:
+    """What a machine answers when a GPU of its is cleared: its newest kernel line, and the GPU's counters now.
+
+    `counters` None: the GPU does not answer.
+    """
+
+    boot: str
+    seq: int
+    counters: Counters | None
 
 
 @dataclass(frozen=True)
@@ -121,6 +134,13 @@ def judged(now: Counters, was: Counters | None) -> Counters:
         ecc_aggregate=max(now.ecc_aggregate, was.ecc_aggregate),
         nvlinks_up=max(now.nvlinks_up, was.nvlinks_up),
     )
+
+
+def cleared(now: Counters | None, was: Counters | None) -> Counters:
+    """Return what counters are measured against once an admin has cleared the GPU: what it says now (None: nothing)."""
+    if now is None:
+        return was or Counters()
+    return replace(now, nvlinks_up=max(now.nvlinks_up, was.nvlinks_up)) if was is not None else now
 
 
 # --- one cause, one fence

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from corral.domain import allocations, data_location
+from corral.domain import allocations, data_location, updates
 from corral.domain.inventory import Condition, Inventory
 from corral.domain.machines import MachineRef
 
@@ -42,6 +42,10 @@ class Report:
     unreadable: Collection[str] = ()
     """Allocations that it speaks of in a way that cannot be read."""
     data_location: data_location.Seen | None = None
+    update: updates.Said | None = None
+    boot_id: str = ""
+    kernel_lines: Sequence[tuple[int, str]] = ()
+    """Lines of that boot about GPUs, each with its number, which grows."""
 
 
 @dataclass(frozen=True)

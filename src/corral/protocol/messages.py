@@ -53,6 +53,24 @@ class Gpu:
 
 
 @dataclass(frozen=True)
+class GpuHealth:
+    """What a GPU's own counters say: evidence, which the server judges. -1 = it does not tell."""
+
+    uuid: str
+    vendor: str = "nvidia"
+    ecc_volatile: int = -1
+    """Uncorrectable memory errors since the driver was loaded ..."""
+    ecc_aggregate: int = -1
+    """... and in the GPU's life."""
+    remap_failed: bool = False
+    """A memory row could not be replaced."""
+    nvlinks: int = 0
+    nvlinks_up: int = 0
+    recovery_action: int = -1
+    """NVML's code of what the driver asks for; 0 = nothing."""
+
+
+@dataclass(frozen=True)
 class Disk:
     mount: str
     device: str
@@ -89,6 +107,8 @@ class Inventory:
     gpu_probe: str = "none"
     """"ok", "none" (no NVIDIA driver here), or why the probe cannot tell."""
     gpus: tuple[Gpu, ...] = ()
+    gpu_health: tuple[GpuHealth, ...] = ()
+    """Of the GPUs that answer."""
     disks: tuple[Disk, ...] = ()
 
 
@@ -98,7 +118,7 @@ class Condition:
 
     kind: str
     """runtime_unavailable | disk_pressure | memory_pressure | driver_mismatch | gpu_probe_stuck | gpu_probe_failed |
-    state_unwritable."""
+    state_unwritable | kernel_log_unreadable."""
     message: str
     blocking: bool = True
 
@@ -238,6 +258,15 @@ class UpdateReport:
 
 
 @dataclass(frozen=True)
+class KernelLine:
+    """A line of the kernel's own about a GPU, as it stands in its log."""
+
+    seq: int
+    """The kernel's; counts through one boot."""
+    text: str
+
+
+@dataclass(frozen=True)
 class Report:
     seq: int
     """Counts from 1 in each session. Of queued reports only the newest counts."""
@@ -258,6 +287,8 @@ class Report:
     """None: none is chosen, as far as this machine was told."""
     update: UpdateReport | None = None
     """What becomes of the update it was asked for last; None: nothing goes on and nothing failed."""
+    kernel_lines: tuple[KernelLine, ...] = ()
+    """Of this `boot_id`, oldest first, those that the server has not confirmed yet; of many only the first."""
 
 
 @dataclass(frozen=True)
@@ -270,6 +301,8 @@ class Ack:
     """Allocations the server does not know: send `Described` for them."""
     forget: tuple[str, ...] = ()
     """Allocations whose GONE or FAILED is stored: the agent may forget them."""
+    kernel_seen: int = -1
+    """Kernel lines of this boot up to this one were judged."""
 
 
 @dataclass(frozen=True)
@@ -363,6 +396,28 @@ class StreamRefused:
 
 
 @dataclass(frozen=True)
+class ClearFault:
+    """An admin clears a GPU's faults: read its counters anew and answer `FaultCleared`, at once. Nothing is stored."""
+
+    ask: str
+    """Random; the answer names it."""
+    vendor: str
+    uuid: str
+
+
+@dataclass(frozen=True)
+class FaultCleared:
+    """The answer: faults count from here."""
+
+    ask: str
+    boot_id: str
+    kernel_seq: int
+    """The newest line of the kernel's log, -1 = the log cannot be read."""
+    health: GpuHealth | None = None
+    """None: the GPU does not answer now."""
+
+
+@dataclass(frozen=True)
 class Removed:
     """This machine was removed: stop all work, forget the credential. Never answered, never undone."""
 
@@ -396,12 +451,14 @@ AGENT_MESSAGES: dict[str, type[Any]] = {
     "report": Report,
     "described": Described,
     "stream_refused": StreamRefused,
+    "fault_cleared": FaultCleared,
 }
 SERVER_MESSAGES: dict[str, type[Any]] = {
     "welcome": Welcome,
     "ack": Ack,
     "desired": Desired,
     "open_stream": OpenStream,
+    "clear_fault": ClearFault,
     "update": Update,
     "removed": Removed,
 }

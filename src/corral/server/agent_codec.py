@@ -14,10 +14,11 @@ from typing import Any
 
 import msgspec
 
-from corral.domain import allocations, data_location, ids, inventory
+from corral.domain import allocations, data_location, faults, ids, inventory, updates
 from corral.domain import sessions as domain
 from corral.domain.resources import Resources
 from corral.protocol import messages as wire
+from corral.server.artefact import ARTEFACT_FOLDER, Artefact
 
 LOG_LINE, MESSAGE, TAIL, SHORT = 2_000, 1_000, 64 * 1024, 300
 MAX_ALLOCATIONS, MAX_LOG_LINES, MAX_ITEMS = 1_000, 1_000, 256
@@ -95,6 +96,9 @@ def report(said: wire.Report) -> domain.Report:
         seen,
         {one.id for one in said.allocations} - {one.id for one in seen},
         data_location=_data_location(said.data_location),
+        update=_update(said.update),
+        boot_id=_text(said.boot_id, 64),
+        kernel_lines=[(line.seq, _text(line.text, faults.MAX_EVIDENCE)) for line in _new_lines(said.kernel_lines)],
     )
 
 
@@ -114,7 +118,18 @@ def has_ends(said: wire.Report) -> bool:
 def fingerprint(said: wire.Report) -> int:
     """What two reports have in common that say the same: everything but sequence and telemetry."""
     parts = (said.release, said.boot_id, said.pid, said.inventory_digest, said.conditions, said.allocations)
-    return hash((*parts, said.data_location))
+    return hash((*parts, said.data_location, said.update))
+
+
+def fault_cleared(said: wire.FaultCleared) -> faults.Acknowledged:
+    counters = None if said.health is None else _counters(said.health)
+    return faults.Acknowledged(_text(said.boot_id, 64), max(-1, min(said.kernel_seq, EXACT_MAX)), counters)
+
+
+def _new_lines(said: Sequence[wire.KernelLine]) -> list[wire.KernelLine]:
+    """Return the lines that are read, by their numbers; one out of range means nothing."""
+    able = [line for line in said[: faults.MAX_LINES] if 0 <= line.seq <= EXACT_MAX]
+    return sorted(able, key=lambda line: line.seq)
 
 
 def described(said: wire.Described) -> list[allocations.Desired]:
@@ -158,6 +173,16 @@ def _told_location(wanted: data_location.Wanted) -> wire.DataLocation:
     return wire.DataLocation(wanted.generation, chosen.path, chosen.mount, chosen.max_bytes)
 
 
+def update(ask: updates.Ask, made: Artefact) -> wire.Update:
+    return wire.Update(ask.number, ask.release, made.sha256, made.size, ARTEFACT_FOLDER)
+
+
+def _update(said: wire.UpdateReport | None) -> updates.Said | None:
+    if said is None:
+        return None
+    return updates.Said(_number(said.ask), updates.State(said.state.value), _text(said.message, SHORT))
+
+
 def _data_location(said: wire.DataLocationSeen | None) -> data_location.Seen | None:
     if said is None:
         return None
@@ -165,8 +190,9 @@ def _data_location(said: wire.DataLocationSeen | None) -> data_location.Seen | N
     return data_location.Seen(_number(said.generation), state, _text(said.message, SHORT), _number(said.copies))
 
 
-def ack(seq: int, outcome: allocations.Outcome, need_inventory: bool) -> wire.Ack:
-    return wire.Ack(seq, need_inventory, dict(outcome.log_seen), tuple(outcome.describe), tuple(outcome.forget))
+def ack(seq: int, outcome: allocations.Outcome, need_inventory: bool, kernel_seen: int) -> wire.Ack:
+    described, forgotten = tuple(outcome.describe), tuple(outcome.forget)
+    return wire.Ack(seq, need_inventory, dict(outcome.log_seen), described, forgotten, kernel_seen)
 
 
 def _allocations(
@@ -218,6 +244,24 @@ def _inventory(said: wire.Inventory, digest: str) -> inventory.Inventory:
         _number(said.storage_mib),
         [_gpu(gpu) for gpu in said.gpus[:MAX_ITEMS]],
         facts,
+        [
+            faults.Health(_text(one.vendor, 20), _text(one.uuid, 96), _counters(one))
+            for one in said.gpu_health[:MAX_ITEMS]
+        ],
+    )
+
+
+def _counters(said: wire.GpuHealth) -> faults.Counters:
+    def counter(number: int) -> int:
+        return max(-1, min(number, EXACT_MAX))
+
+    return faults.Counters(
+        counter(said.ecc_volatile),
+        counter(said.ecc_aggregate),
+        said.remap_failed,
+        _number(said.nvlinks),
+        _number(said.nvlinks_up),
+        counter(said.recovery_action),
     )
 
 

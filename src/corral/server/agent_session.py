@@ -20,10 +20,12 @@ from corral.domain.allocations import Desired, Outcome
 from corral.domain.data_location import Wanted
 from corral.domain.errors import Refusal
 from corral.domain.sessions import Opened
+from corral.domain.updates import Ask
 from corral.protocol import messages as wire
 from corral.server import agent_codec as codec
+from corral.server.kernel_news import KernelNews
 from corral.store.transaction import Tx
-from corral.usecases import data_location, reports, sessions
+from corral.usecases import data_location, reports, sessions, updates
 
 if TYPE_CHECKING:
     from corral.server.agents import Hub
@@ -77,6 +79,7 @@ class Session:
     __slots__ = (
         "_budgets",
         "_hub",
+        "_kernel",
         "_news",
         "_outcome",
         "_push_again",
@@ -105,6 +108,7 @@ class Session:
         self._seq = 0
         self._news = object()
         """Another one each time there is a reason to take the next report in whatever it says."""
+        self._kernel = KernelNews()
         self._repeats: int | None = None
         """Fingerprint of the report that was taken in last."""
         self._outcome = reports.Processed(Outcome(), need_inventory=False)
@@ -186,6 +190,8 @@ class Session:
             await self._described(codec.described(message))
         elif isinstance(message, wire.StreamRefused):
             self._hub.stream_refused(self.opened.machine_id, message)
+        elif isinstance(message, wire.FaultCleared):
+            self._hub.clearing.answered(self, message)
         elif isinstance(message, wire.Hello):
             raise codec.BadFrame("a session says hello once")
 
@@ -209,7 +215,9 @@ class Session:
 
     def _is_news(self, said: wire.Report) -> bool:
         # An end is taken in until the agent forgets it: what it means may depend on the time.
-        return said.inventory is not None or codec.has_ends(said) or codec.fingerprint(said) != self._repeats
+        if said.inventory is not None or codec.has_ends(said) or codec.fingerprint(said) != self._repeats:
+            return True
+        return bool(said.kernel_lines) and self._kernel.due(said)
 
     async def _take_in(self) -> None:
         """Take in the report that waits, and the newest that came meanwhile, until none waits."""
@@ -232,6 +240,7 @@ class Session:
         news = self._news
         done = await self._hub.act(self.opened, lambda tx: reports.receive(tx, self.opened, codec.report(said)))
         self._outcome = done
+        self._kernel.judged(said, done.kernel_seen)
         if not done.outcome.describe:
             self._hub.heard.settle(self.opened.machine_id)
         if self._news is news:
@@ -245,7 +254,7 @@ class Session:
         # A repeated report gets the last answer again, but is not asked again to describe the same.
         outcome = self._outcome.outcome
         again = Outcome(outcome.log_seen, outcome.describe if describe else (), outcome.forget)
-        await self.send("ack", codec.ack(seq, again, self._outcome.need_inventory))
+        await self.send("ack", codec.ack(seq, again, self._outcome.need_inventory, self._outcome.kernel_seen))
 
     async def _described(self, works: list[Desired]) -> None:
         asked = frozenset(self._outcome.outcome.describe)
@@ -260,16 +269,20 @@ class Session:
             self._hub.heard.settle(self.opened.machine_id)  # what could not be adopted is held by the quarantine
         self.hear_again()
 
-    def _told(self, tx: Tx) -> tuple[Sequence[Desired], Wanted | None]:
+    def _told(self, tx: Tx) -> tuple[Sequence[Desired], Wanted | None, Ask | None]:
         works = sessions.told(tx, self.opened, self._running or ())
-        return works, data_location.wanted(tx, self.opened.machine)
+        ask = updates.told(tx, self.opened, self._hub.artefact.release)
+        return works, data_location.wanted(tx, self.opened.machine), ask
 
     async def _push(self) -> None:
         try:
             while self._push_again:
                 self._push_again = False
-                works, location = await self._hub.ask(self._told)
+                works, location, ask = await self._hub.ask(self._told)
                 await self.send("desired", codec.desired(works, location))
+                if ask is not None:
+                    made = await asyncio.to_thread(self._hub.artefact.get)
+                    await self.send("update", codec.update(ask, made))
         except (RuntimeError, WebSocketDisconnect):
             pass  # it left; its next session is told all of it again
         except Exception:

@@ -26,6 +26,8 @@ from corral.domain.sessions import Hello, Opened
 from corral.protocol import messages as wire
 from corral.server import agent_codec as codec
 from corral.server.agent_session import CLOSE_FAULT, CLOSES, Session, Telemetry, close
+from corral.server.artefact import ArtefactStore
+from corral.server.clearing import Clearing
 from corral.server.config import Config
 from corral.server.door import bearer
 from corral.server.errors import deny
@@ -34,6 +36,7 @@ from corral.store import fleet
 from corral.store.engine import Database
 from corral.store.transaction import Signal, Tx, Wake
 from corral.usecases import sessions
+from corral.usecases.faults import Answered
 
 log = get_logger()
 T = TypeVar("T")
@@ -63,8 +66,10 @@ _chance = random.SystemRandom()
 class Hub:
     """Every open session by machine. `on_stream_refused(machine, stream, message)` is set by the streams."""
 
-    def __init__(self, db: Database, batches: Batches, heard: Heard, config: Config) -> None:
+    def __init__(self, db: Database, batches: Batches, heard: Heard, config: Config, artefact: ArtefactStore) -> None:
         self.heard = heard
+        self.artefact = artefact
+        self.clearing = Clearing()
         self.on_stream_refused: Callable[[str, str, str], None] | None = None
         self._db = db
         self._batches = batches
@@ -122,6 +127,10 @@ class Hub:
             "MACHINE_UNREACHABLE", "The machine has no open session now. It comes back by itself; try again then."
         )
 
+    async def clear_fault(self, machine_id: str, vendor: str, uuid: str) -> Answered:
+        """Have a machine acknowledge that a GPU's fault is cleared. Errors: `NODE_NOT_CONNECTED`."""
+        return await self.clearing.ask(self._sessions.get(machine_id), vendor, uuid)
+
     def push(self, machine_id: str) -> None:
         """Send a machine what should run there, if it is connected."""
         session = self._sessions.get(machine_id)
@@ -174,8 +183,10 @@ class Hub:
             if session is None or not session.dropped:
                 raise
         finally:
-            if session is not None and self.is_current(session):
-                del self._sessions[session.opened.machine_id]
+            if session is not None:
+                self.clearing.ended(session)
+                if self.is_current(session):
+                    del self._sessions[session.opened.machine_id]
 
     async def _admitted(self, ws: WebSocket) -> Session | None:
         """Return the session that its hello opened, or None when it was refused."""

@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from corral import __version__
 from corral.controllers.batches import Batches
+from corral.controllers.budgets import Budgets
 from corral.controllers.heard import Heard
 from corral.controllers.last_used import LastUsedWriter
 from corral.controllers.lease import Lease, stop_process
@@ -42,6 +43,11 @@ EXPLAINS_OF_A_USER = 4
 """At once: each takes a turn of the one thread that places everybody's work."""
 EXPORTS_OF_A_USER = 2
 """At once: each may read the whole journal of an organisation."""
+USAGE_OF_A_USER = 2
+"""At once: each sums up all that lived in its period."""
+
+CLEARINGS_OF_A_USER = 16
+"""At once: each waits for a machine."""
 
 
 def create_app(
@@ -81,6 +87,8 @@ def create_app(
     app.state.traces = Traces()
     app.state.explaining = Places(EXPLAINS_OF_A_USER, "questions where something would go")
     app.state.exporting = Places(EXPORTS_OF_A_USER, "exports")
+    app.state.metering = Places(USAGE_OF_A_USER, "questions about usage")
+    app.state.clearing = Places(CLEARINGS_OF_A_USER, "GPU faults that are being cleared")
     app.state.on_lease_lost = stop_process
     app.state.artefact = artefact or ArtefactStore(config.state_dir / "artefact")
     errors.install(app)
@@ -117,6 +125,7 @@ def _parts(app: FastAPI, monotonic: Callable[[], float]) -> Iterator[Part]:
     yield LastUsedWriter(state.last_used)
     yield Reservations(state.db, state.config.every_s)
     yield Updates(state.db, state.config.every_s, state.artefact.release)
+    yield Budgets(state.db)
     yield Retention(state.db)
     state.live = Live(state.db)
     yield state.live

@@ -21,6 +21,7 @@ from corral.domain.inventory import Condition, Gpu, GpuChange, Inventory, pressu
 from corral.domain.machines import MachineRef, MachineState, Quarantine
 from corral.domain.reservations import Window
 from corral.store import clusters as cluster_rows
+from corral.store import faults as fault_rows
 from corral.store import fleet, reserved
 from corral.store import inventory as gpu_rows
 from corral.store import machines as rows
@@ -176,8 +177,10 @@ class Details:
     running: Sequence[Running]
     sessions: Sequence[Row]
     """The latest few, newest first."""
-    windows: Sequence[Window] = ()
+    windows: Sequence[Window]
     """Reservations that cover it and are not over, soonest first."""
+    faults: Mapping[fault_rows.Identity, Sequence[Row]]
+    """Latched, of its GPUs."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +221,7 @@ def one(ctx: Context, cluster: str, name: str) -> Details:
         running(ctx, ref),
         rows.sessions_of(ctx.tx, ref, SESSIONS_SHOWN),
         reserved.windows_on(ctx.tx, ctx.scope, [row]).get(ref.id, ()),
+        fault_rows.live_on(ctx.tx, ref),
     )
 
 

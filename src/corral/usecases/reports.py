@@ -14,7 +14,16 @@ from corral.domain.machines import MachineState, Quarantine
 from corral.domain.sessions import Opened, Report
 from corral.store import machines as machine_rows
 from corral.store.transaction import Tx
-from corral.usecases import adoption, allocation_reports, data_location, machines, sessions, unknown_work
+from corral.usecases import (
+    adoption,
+    allocation_reports,
+    data_location,
+    gpu_evidence,
+    machines,
+    sessions,
+    unknown_work,
+    updates,
+)
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,8 @@ class Processed:
     """The site does not have the inventory that the report's digest stands for."""
     quarantined: bool = False
     """The machine was in quarantine when this report came."""
+    kernel_seen: int = -1
+    """Kernel lines of the report's boot up to this one are judged."""
 
 
 def receive(tx: Tx, session: Opened, report: Report) -> Processed:
@@ -40,14 +51,19 @@ def receive(tx: Tx, session: Opened, report: Report) -> Processed:
         machine_rows.save(tx, machine, {"release": report.release})
     if report.inventory is not None and report.inventory.digest != row["inventory_digest"]:
         machines.judge_inventory(tx, machine, report.inventory)
+        gpu_evidence.of_inventory(tx, machine, report.inventory)
     if report.data_location is not None:
         data_location.judge(tx, machine, row, report.data_location)
+    updates.judge(tx, machine, row, report.release, report.update)
     behind = row["quarantine"] == Quarantine.UNKNOWN_WORK.value
     beside = allocation_reports.Beside(behind, unknown_work.accepted(row), report.unreadable)
     outcome = allocation_reports.apply(tx, machine, report.allocations, beside)
     unknown_work.note(tx, machine, row, report.allocations, outcome)
     lacking = report.inventory is None and row["inventory_digest"] != report.digest
-    return Processed(outcome, need_inventory=lacking, quarantined=row["quarantine"] is not None)
+    # Which GPU a line is about is told by its slot: without the inventory they wait, and come again.
+    lines = gpu_evidence.Lines(report.boot_id, () if lacking else report.kernel_lines)
+    seen = gpu_evidence.of_lines(tx, machine, row, lines)
+    return Processed(outcome, need_inventory=lacking, quarantined=row["quarantine"] is not None, kernel_seen=seen)
 
 
 def described(tx: Tx, session: Opened, works: Sequence[Desired], asked: Collection[str]) -> None:

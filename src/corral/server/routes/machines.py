@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from corral.server.agents import Hub
 from corral.server.artefact import ArtefactStore
 from corral.server.door import AtDoor, Page, page_token
 from corral.server.routes.data_location import DataLocationView, DiskView, disk_views, location_view
+from corral.server.routes.gpu_faults import FaultView
 from corral.store.machines import Wanted
 from corral.store.transaction import Row
 from corral.usecases import machines as use
@@ -96,7 +98,7 @@ class MachineView(BaseModel):
 
 
 class GpuView(BaseModel):
-    """`workload` and `workspace` hold it; null = nobody does."""
+    """`workload` and `workspace` hold it; null = nobody does. With one of `faults` it is fenced: never assigned."""
 
     uuid: str
     vendor: str
@@ -109,6 +111,12 @@ class GpuView(BaseModel):
     busy: str
     workload: str | None
     workspace: str | None
+    faults: list[FaultView]
+
+    @staticmethod
+    def of(row: Row, faults: Sequence[Row]) -> GpuView:
+        told = {key: row[key] for key in GpuView.model_fields if key != "faults"}
+        return GpuView(**told, faults=[FaultView.of(fault) for fault in faults])
 
 
 class RunningView(BaseModel):
@@ -227,7 +235,7 @@ def show_machine(org: str, cluster: str, node: str, door: AtDoor, request: Reque
     return MachineDetails(
         machine=view(found.machine, request),
         inventory=found.machine.row["inventory"],
-        gpus=[GpuView(**{key: row[key] for key in GpuView.model_fields}) for row in found.gpus],
+        gpus=[GpuView.of(row, found.faults.get((row["vendor"], row["uuid"]), ())) for row in found.gpus],
         running=[RunningView(**vars(work)) for work in found.running],
         sessions=[SessionView(**{key: row[key] for key in SessionView.model_fields}) for row in found.sessions],
         reservations=[WindowView.of(window) for window in found.windows],

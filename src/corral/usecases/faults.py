@@ -1,0 +1,144 @@
+"""What people do with GPUs' faults: see them, clear them (spec 10, "GPU faults").
+
+Clearing has three steps, so that no transaction is open while a machine is waited for: `to_clear` says what is
+asked of which machine, the edge delivers that on the machine's session, `clear` stores the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from corral.domain.errors import Refusal, not_found
+from corral.domain.faults import Acknowledged, Baseline, Health, cleared
+from corral.domain.inventory import Gpu
+from corral.domain.machines import MachineRef
+from corral.store import faults as rows
+from corral.store import fleet
+from corral.store import inventory as gpu_rows
+from corral.store import machines as machine_rows
+from corral.store import sessions as session_rows
+from corral.store.faults import Wanted
+from corral.store.transaction import Row, Scope, Tx
+from corral.usecases import clusters, gpu_evidence, machines
+from corral.usecases.context import Context
+
+
+@dataclass(frozen=True)
+class ToClear:
+    """A GPU of a machine and its live latches; none: there is nothing to clear."""
+
+    machine: MachineRef
+    gpu: Gpu
+    latches: Sequence[Row]
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """What was cleared, and the latches that the machine's answer made anew."""
+
+    what: ToClear
+    still: Sequence[Row]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What a machine acknowledged, in its session of this epoch."""
+
+    said: Acknowledged
+    epoch: int
+
+
+def listed(ctx: Context, cluster: str, want: Wanted, after: str | None, limit: int) -> Sequence[Row]:
+    """Return faults in a cluster, newest first. Errors: `NOT_FOUND`."""
+    cluster_id = clusters.find(ctx, cluster)["cluster_id"]
+    return rows.listed(ctx.tx, ctx.scope, cluster_id, want, after, limit)
+
+
+def to_clear(ctx: Context, cluster: str, node: str, uuid: str) -> ToClear:
+    """Return what is latched of a GPU. Errors: `NOT_FOUND` (the GPU too), `NODE_NOT_FOUND`."""
+    ref = machine_rows.ref_of(machines.find(ctx, cluster, node))
+    return _at(ctx.tx, ref, uuid)
+
+
+def clear(ctx: Context, cluster: str, node: str, uuid: str, answered: Answered) -> Cleared:
+    """Clear what is latched of a GPU, as its machine acknowledged. What it still has by that answer is latched anew.
+
+    Somebody else who cleared it meanwhile is no error. Errors: as of `to_clear`; `CONFLICT` when the machine's
+    session is not the one that answered any more.
+    """
+    ref = machine_rows.ref_of(machines.find(ctx, cluster, node))
+    _touch(ctx, _at(ctx.tx, ref, uuid).gpu)
+    row = _in_the_same_session(ctx.tx, ref, answered)
+    found = _at(ctx.tx, ref, uuid)
+    if not found.latches:
+        return Cleared(found, ())
+    parts = gpu_evidence.Gpus.read(ctx.tx, ref).parts(found.gpu)
+    _save_baselines(ctx, row, parts, answered.said)
+    latched = rows.live(ctx.tx, ctx.scope, [gpu.uuid for gpu in parts])
+    ids = [one["id"] for gpu in parts for one in latched.get((gpu.vendor, gpu.uuid), ())]
+    rows.clear(ctx.tx, ctx.scope, ids, ctx.actor.name)
+    told = gpu_evidence.told_of(ref, found.gpu, [one["code"] for one in found.latches])
+    before = [_as_it_was(one) for one in found.latches]
+    ctx.record("cluster.node.gpu_fault_cleared", ref.subject, **told, before=before)
+    _judge_again(ctx.tx, ref, parts, answered.said)
+    return Cleared(found, _at(ctx.tx, ref, uuid).latches)
+
+
+def _at(tx: Tx, ref: MachineRef, uuid: str) -> ToClear:
+    """Return the GPU of this UUID that the machine lists. Errors: `NOT_FOUND`."""
+    kept = [row.kept.gpu for row in gpu_rows.of_machine(tx, ref) if row.kept.gpu.uuid == uuid and not row.kept.gone]
+    if not kept:
+        raise not_found()
+    gpu = kept[0]
+    return ToClear(ref, gpu, rows.live(tx, Scope(ref.org_id), [uuid]).get((gpu.vendor, uuid), ()))
+
+
+def _touch(ctx: Context, gpu: Gpu) -> None:
+    """Every machine that lists the GPU changes for placement; they may be of several clusters."""
+    fleet.lock_org(ctx.tx, ctx.scope)
+    listing = rows.machines_with(ctx.tx, ctx.scope, (gpu.vendor, gpu.uuid))
+    for cluster_id in sorted({row["cluster_id"] for row in listing}):
+        fleet.touch(ctx.tx, ctx.scope, cluster_id, [row["id"] for row in listing if row["cluster_id"] == cluster_id])
+
+
+def _in_the_same_session(tx: Tx, ref: MachineRef, answered: Answered) -> Row:
+    row = session_rows.locked(tx, ref)
+    if row is None or row["removed_at"] is not None:
+        raise Refusal("NODE_NOT_FOUND", "The machine was removed meanwhile.")
+    if row["session_epoch"] != answered.epoch:
+        raise Refusal(
+            "CONFLICT", "The machine has begun a new session since it answered. Nothing was changed: try again."
+        )
+    return row
+
+
+def _save_baselines(ctx: Context, row: Row, parts: Sequence[Gpu], said: Acknowledged) -> None:
+    """Counters count from the answer. Of the kernel's lines only those that were judged are cleared: one that
+    nobody has seen yet fences."""
+    seq = min(int(row["kernel_seq"]), said.seq) if row["kernel_boot"] == said.boot else -1
+    known = rows.baselines(ctx.tx, ctx.scope, [gpu.uuid for gpu in parts])
+    for gpu in parts:
+        was = known.get((gpu.vendor, gpu.uuid))
+        counters = cleared(said.counters, was.counters if was else None)
+        baseline = Baseline(counters, said.boot, seq)
+        rows.save_baseline(ctx.tx, ctx.scope, (gpu.vendor, gpu.uuid), baseline, new=was is None)
+
+
+def _judge_again(tx: Tx, ref: MachineRef, parts: Sequence[Gpu], said: Acknowledged) -> None:
+    """Fence at once for what is still so: a reset that is due, links that are down, a GPU that is not there."""
+    gpus = replace(gpu_evidence.Gpus.read(tx, ref), here=parts)
+    row = machine_rows.get(tx, Scope(ref.org_id), ref.id)
+    if row is not None and row["inventory"].get("gpu_probe") == "ok":
+        gpu_evidence.judge_missing(gpus)
+    if said.counters is not None:
+        gpu_evidence.judge_health(gpus, [Health(parts[0].vendor, parts[0].uuid, said.counters)])
+
+
+def _as_it_was(latch: Row) -> dict[str, object]:
+    return {
+        "code": latch["code"],
+        "evidence": latch["evidence"],
+        "since": latch["since"].isoformat(),
+        "count": latch["count"],
+    }

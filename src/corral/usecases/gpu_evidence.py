@@ -1,0 +1,229 @@
+"""What machines say of their GPUs' health, judged (spec 10, "GPU faults"): a fault is latched, people are told.
+
+What runs on the GPU goes on. All of it happens in the transaction of a report, under the tenancy's lock.
+What people do with a fault: `faults.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from corral.domain import inventory as inventory_rules
+from corral.domain import kernel_lines
+from corral.domain.allocations import legible
+from corral.domain.events import Entry
+from corral.domain.faults import MISSING, Baseline, Fault, Health, by_counters, judged, meaning, same_cause
+from corral.domain.inventory import STAND_IN, Gpu, GpuState, Inventory
+from corral.domain.kernel_lines import Place, Said, Verdict, place
+from corral.domain.machines import MachineRef
+from corral.store import faults as rows
+from corral.store import fleet
+from corral.store import inventory as gpu_rows
+from corral.store import machines as machine_rows
+from corral.store.faults import Identity
+from corral.store.transaction import Actor, Row, Scope, Tx
+from corral.usecases.context import new_id
+
+
+@dataclass
+class Gpus:
+    """A machine's GPUs, with their live latches: code -> id."""
+
+    tx: Tx
+    machine: MachineRef
+    here: Sequence[Gpu]
+    latches: dict[Identity, dict[str, str]] = field(default_factory=dict)
+    touched: bool = False
+
+    @classmethod
+    def read(cls, tx: Tx, machine: MachineRef) -> Gpus:
+        here = [row.kept.gpu for row in gpu_rows.of_machine(tx, machine) if not row.kept.gone]
+        return cls(tx, machine, here, _codes(rows.live_on(tx, machine)))
+
+    def at(self, where: Place | None) -> list[Gpu]:
+        """Return the GPU in a slot, and the parts of it that are listed on their own: its fault fences all."""
+        return [gpu for gpu in self.here if where is not None and place(gpu.slot) == where]
+
+    def parts(self, gpu: Gpu) -> list[Gpu]:
+        """Return a GPU, first, and the parts of it that are listed on their own."""
+        return [gpu, *(one for one in self.at(place(gpu.slot)) if one != gpu)]
+
+    def fault(self, gpu: Gpu, fault: Fault) -> None:
+        """Latch a fault of a GPU, or count it to the latch that has the same cause."""
+        if gpu.uuid.startswith(STAND_IN):
+            return  # it has no identity that a latch could be kept by, and is never assigned
+        latched = self.latches.setdefault(_identity(gpu), {})
+        known = same_cause(fault.code, latched)
+        if known is not None:
+            if fault.times:
+                rows.repeat(self.tx, self._scope, latched[known], fault.times)
+            return
+        self._touch(gpu)
+        latched[fault.code] = id = new_id(self.tx.now)
+        rows.latch(self.tx, id, self.machine, _identity(gpu), fault)
+        data = {**told_of(self.machine, gpu, [fault.code]), "evidence": fault.evidence}
+        self.tx.record(Entry("cluster.node.gpu_fault", self.machine.subject, data), itself(self.machine))
+
+    @property
+    def _scope(self) -> Scope:
+        return Scope(self.machine.org_id)
+
+    def _touch(self, gpu: Gpu) -> None:
+        """Other machines of the cluster may list it too: it was moved, or two claim one identity."""
+        listing = rows.machines_with(self.tx, self._scope, _identity(gpu))
+        beside = [row["id"] for row in listing if row["cluster_id"] == self.machine.cluster_id]
+        if not self.touched or beside != [self.machine.id]:
+            fleet.touch(self.tx, self._scope, self.machine.cluster_id, {self.machine.id, *beside})
+            self.touched = True
+
+
+def told_of(machine: MachineRef, gpu: Gpu, codes: Sequence[str]) -> dict[str, Any]:
+    """Return what an event about a GPU's faults says."""
+    code, reason = ", ".join(codes), ", ".join(meaning(code) for code in codes)
+    return {"name": machine.name, "gpu": gpu.uuid, "model": gpu.model, "code": code, "reason": reason}
+
+
+def itself(machine: MachineRef) -> Actor:
+    return Actor("machine", machine.id, machine.name)
+
+
+def _identity(gpu: Gpu) -> Identity:
+    return gpu.vendor, gpu.uuid
+
+
+def _codes(latches: Mapping[Identity, Sequence[Row]]) -> dict[Identity, dict[str, str]]:
+    return {identity: {row["code"]: row["id"] for row in of_it} for identity, of_it in latches.items()}
+
+
+# --- the inventory
+
+
+def of_inventory(tx: Tx, machine: MachineRef, inventory: Inventory) -> None:
+    """Judge a new inventory, which is saved already: counters, GPUs that went missing, moved or were replaced."""
+    inventory = inventory_rules.fitted(inventory)
+    _follow(tx, machine)
+    gpus = Gpus.read(tx, machine)
+    if inventory.facts.get("gpu_probe") == "ok":
+        # Only a driver that works can miss a GPU: without one nothing is known of any of them.
+        judge_missing(gpus)
+    judge_health(gpus, inventory.health)
+
+
+def judge_missing(gpus: Gpus) -> None:
+    """Latch the GPUs that their machine misses; one that another machine of the organisation has was moved."""
+    missing = [gpu for gpu in gpus.here if gpu.state is GpuState.MISSING]
+    moved = rows.elsewhere(gpus.tx, gpus.machine, [gpu.uuid for gpu in missing]) if missing else set()
+    for gpu in missing:
+        if _identity(gpu) not in moved:
+            gpus.fault(gpu, Fault(MISSING, legible(gpu.detail, 300), times=0))
+
+
+def judge_health(gpus: Gpus, health: Iterable[Health]) -> None:
+    """Judge counters, and keep them as what the next are measured against."""
+    told = {(one.vendor, one.uuid): one.counters for one in health}
+    here = {_identity(gpu): gpu for gpu in gpus.here if not gpu.uuid.startswith(STAND_IN)}
+    known = [identity for identity in told if identity in here]
+    before = rows.baselines(gpus.tx, Scope(gpus.machine.org_id), [uuid for _, uuid in known])
+    for identity in known:
+        was, gpu = before.get(identity), here[identity]
+        for fault in by_counters(told[identity], was.counters if was else None):
+            for one in gpus.parts(gpu):
+                gpus.fault(one, fault)
+        after = judged(told[identity], was.counters if was else None)
+        if was is None or was.counters != after:
+            baseline = replace(was, counters=after) if was else Baseline(after)
+            rows.save_baseline(gpus.tx, Scope(gpus.machine.org_id), identity, baseline, new=was is None)
+
+
+def _follow(tx: Tx, machine: MachineRef) -> None:
+    """A latch goes where its GPU goes; of one whose slot another GPU has taken people are told so, once."""
+    kept = {_identity(row.kept.gpu): row.kept for row in gpu_rows.of_machine(tx, machine)}
+    came: list[str] = []
+    left: list[tuple[Gpu, list[Row]]] = []
+    for identity, latches in rows.live_on(tx, machine).items():
+        gpu, gone = kept[identity].gpu, kept[identity].gone
+        if not gone and gpu.state is not GpuState.MISSING and any(row["machine_id"] != machine.id for row in latches):
+            came.append(gpu.uuid)
+        if gone:
+            untold = [row for row in latches if row["machine_id"] == machine.id and row["replaced_at"] is None]
+            left += [(gpu, untold)] if untold else []
+    if came:
+        rows.moved(tx, machine, came)
+    for gpu, untold in left:
+        data = {**told_of(machine, gpu, [row["code"] for row in untold]), "replaced": True}
+        tx.record(Entry("cluster.node.gpu_fault_cleared", machine.subject, data), itself(machine))
+    if left:
+        rows.replaced(tx, Scope(machine.org_id), [row["id"] for _, untold in left for row in untold])
+
+
+# --- the kernel's log
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines of one boot, each with its number; the numbers grow."""
+
+    boot: str
+    lines: Sequence[tuple[int, str]]
+
+
+def of_lines(tx: Tx, machine: MachineRef, row: Row, said: Lines) -> int:
+    """Judge the kernel's lines that were not judged yet; return up to which they are now (-1: none).
+
+    Where the machine stands is kept on its row, so a line counts once, whoever restarts.
+    """
+    seen = int(row["kernel_seq"]) if row["kernel_boot"] == said.boot else -1
+    fresh = [(seq, text) for seq, text in said.lines if seq > seen]
+    if not fresh:
+        return seen
+    gpus = Gpus.read(tx, machine)
+    cleared = rows.baselines(tx, Scope(machine.org_id), [gpu.uuid for gpu in gpus.here])
+    read = [(seq, found, text) for seq, text in fresh if (found := kernel_lines.read(text)) is not None]
+    _judge_faults(gpus, [one for one in read if one[1].verdict is Verdict.FENCE], said.boot, cleared)
+    _tell_events(gpus, [found for _, found, _ in read])
+    last = fresh[-1][0]
+    machine_rows.save(tx, machine, {"kernel_boot": said.boot, "kernel_seq": last})
+    return last
+
+
+def _judge_faults(
+    gpus: Gpus, read: Sequence[tuple[int, Said, str]], boot: str, cleared: Mapping[Identity, Baseline]
+) -> None:
+    """Latch what the lines say; lines that repeat one another are one write."""
+    found: dict[tuple[Identity, str], tuple[Gpu, str, int]] = {}
+    for seq, said, text in read:
+        for gpu in gpus.at(place(said.slot)):
+            baseline = cleared.get(_identity(gpu))
+            if baseline is not None and baseline.covers(boot, seq):
+                continue
+            key = (_identity(gpu), said.code)
+            _, first, times = found.get(key, (gpu, text, 0))
+            found[key] = (gpu, first, times + 1)
+    for (_, code), (gpu, text, times) in found.items():
+        gpus.fault(gpu, Fault(code, legible(text, 500), times))
+
+
+def _tell_events(gpus: Gpus, read: Sequence[Said]) -> None:
+    """Tell of what fences nothing, the same once; the journal limits what a machine can cause.
+
+    Also of a fault in a slot whose GPU this machine never named: there is nothing to fence.
+    """
+    for said, times in Counter(read).items():
+        at = [] if said.of_switch else gpus.at(place(said.slot))
+        if said.verdict is Verdict.NOTHING or (said.verdict is Verdict.FENCE and at):
+            continue
+        data = {
+            "name": gpus.machine.name,
+            "gpu": at[0].uuid if at else "",
+            "model": at[0].model if at else "",
+            "code": said.code,
+            "reason": said.meaning,
+            "slot": said.slot,
+            "process": legible(said.process, 60),
+            "look": said.verdict is not Verdict.EVENT,
+            "times": times,
+        }
+        gpus.tx.record(Entry("cluster.node.gpu_event", gpus.machine.subject, data), itself(gpus.machine))

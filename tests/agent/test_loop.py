@@ -216,7 +216,7 @@ import corral.agent.loop as loop
 from tests.agent.scripted import ScriptedDriver
 allocation.RETRY_FIRST_S = 0.01
 loop.FIRST_LOOK_S = 1.0
-main._driver = lambda args, machine: lambda: ScriptedDriver(Path(sys.argv[2]), machine)
+main._driver = lambda args, machine, drives: lambda: ScriptedDriver(Path(sys.argv[2]), machine)
 sys.exit(main.main(["run", "--state", sys.argv[1]]))
 """
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from corral.agent.allocation import Allocation
 from corral.agent.backoff import Doubling
 from corral.agent.calls import Calls
+from corral.agent.data_folder import DriveKey
 from corral.agent.drivers.base import Driver, DriverError, Running, RuntimeUnavailable
 from corral.agent.fitting import first_that_fit, fitted
 from corral.agent.state import Unwritable
@@ -161,6 +162,11 @@ class Converger:
         """Return the GPUs of allocations that are not gone, and of own containers without a record."""
         live = (have.record.want.gpus for have in self._all.values() if not have.ended)
         return frozenset(uuid for gpus in (*live, *(seen.gpus for seen in self._seen.others.values())) for uuid in gpus)
+
+    def drives_in_use(self) -> frozenset[DriveKey]:
+        """Return the drives of allocations that are not gone."""
+        live = (have.record.want for have in self._all.values() if not have.ended)
+        return frozenset(DriveKey(want.org, want.workspace, name) for want in live for name in want.drives)
 
     @property
     def foreign_gpus(self) -> frozenset[str]:

@@ -17,10 +17,21 @@ from typing import Any
 import corral
 from corral.agent.calls import Calls
 from corral.agent.converge import Converger
+from corral.agent.data_location import DataKeeper
 from corral.agent.link import Link, Pace
 from corral.agent.observe import Observation, Observer, Ours, one_of_each
 from corral.agent.site import Site
-from corral.agent.state import KEY, MACHINE, TOMBSTONE, Machine, StateError, StateFolder, Tombstone, Unwritable
+from corral.agent.state import (
+    DATA_LOCATION,
+    KEY,
+    MACHINE,
+    TOMBSTONE,
+    Machine,
+    StateError,
+    StateFolder,
+    Tombstone,
+    Unwritable,
+)
 from corral.agent.trial import OnTrial
 from corral.agent.tunnel import Streams
 from corral.agent.update import Updater
@@ -68,6 +79,8 @@ class Parts:
     """Threads of their own: an ssh must not wait behind an image that is being pulled."""
     trial: OnTrial | None = None
     """This release is on trial: an older one watches over it."""
+    data: DataKeeper | None = None
+    """None: there is no data location, whatever the site wants."""
 
 
 class Agent:
@@ -87,6 +100,10 @@ class Agent:
         self.updates = Updater(parts.state, site, self.link.report_soon, on_trial=parts.trial is not None)
         self.work.hooks.changed = self.link.report_soon
         self.work.hooks.ending = self.streams.close_allocation
+        self._data = parts.data
+        if parts.data is not None:
+            parts.data.changed = self.link.report_soon
+            parts.data.in_use = self.work.drives_in_use
 
     async def run(self) -> bool:
         """Go on until the machine is removed and all its work has ended; or, returning True, until a newer release is
@@ -94,6 +111,8 @@ class Agent:
         """
         await self.work.adopt()
         tasks = [self._start(self._observe()), self._start(self.work.supervise())]
+        if self._data is not None:
+            tasks.append(self._start(self._data.run()))
         try:
             with contextlib.suppress(asyncio.TimeoutError):
                 await bounded(self._looked.wait(), FIRST_LOOK_S)
@@ -185,6 +204,8 @@ class Agent:
             cpu_percent=seen.cpu_percent,
             memory_used_mib=seen.memory_used_mib,
             allocations=self.work.reports(),
+            disk_free_mib={disk.mount: disk.free_mib for disk in (seen.inventory.disks if seen.inventory else ())},
+            data_location=self._data.seen() if self._data is not None else None,
             update=self.updates.report,
         )
 
@@ -202,6 +223,8 @@ class Agent:
         return self.work.describe(ack.describe) if ack.describe else None
 
     def desired(self, desired: Desired) -> None:
+        if self._data is not None:
+            self._data.take(desired.data_location)
         self.work.accept(desired)
 
     def open_stream(self, ask: OpenStream) -> None:
@@ -223,7 +246,7 @@ async def bury(state: StateFolder, stone: Tombstone, work: Converger) -> None:
     await work.end_everything()
     with contextlib.suppress(StateError):
         state.write(TOMBSTONE, replace(stone, done=True))
-    for secret in (KEY, MACHINE):
+    for secret in (KEY, MACHINE, DATA_LOCATION):
         # A full disk must not keep the credential alive: each is tried for itself.
         with contextlib.suppress(StateError):
             state.remove(secret)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import corral
-from corral.agent.drivers.base import Driver
+from corral.agent.drivers.base import Driver, Drives
 from corral.agent.state import StateError, StateFolder
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 STATE_DIR = Path("/var/lib/corral-agent")
 CANNOT, REFUSED, UNANSWERED = 1, 2, 3
-DRIVER_THREADS, STREAM_THREADS = 32, 16
+DRIVER_THREADS, STREAM_THREADS, DATA_THREADS = 32, 16, 4
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -192,6 +192,8 @@ async def _live(args: argparse.Namespace, state: StateFolder, trial: OnTrial | N
     """Be the machine; return whether a newer release is ready to take over."""
     from corral.agent.calls import ThreadCalls
     from corral.agent.converge import Converger
+    from corral.agent.data_folder import DataFolder, Owner
+    from corral.agent.data_location import DataKeeper
     from corral.agent.drivers.lazy import LazyDriver
     from corral.agent.inventory.gpus import GpuProbe
     from corral.agent.loop import Agent, Parts, bury
@@ -201,7 +203,11 @@ async def _live(args: argparse.Namespace, state: StateFolder, trial: OnTrial | N
 
     stone, machine = state.tombstone(), state.machine()
     name = stone.machine if stone is not None else machine.machine if machine is not None else ""
-    driver = LazyDriver(_driver(args, name))
+    data = None
+    if machine is not None and stone is None:
+        folder = DataFolder(Owner(machine.machine, machine.org, machine.url), state.path)
+        data = DataKeeper(state, folder, ThreadCalls(DATA_THREADS, "data"))
+    driver = LazyDriver(_driver(args, name, data))
     work = Converger(name, driver, WorkFolder(state), ThreadCalls(DRIVER_THREADS, "driver"), BootClock())
     try:
         if stone is not None or machine is None:
@@ -211,7 +217,7 @@ async def _live(args: argparse.Namespace, state: StateFolder, trial: OnTrial | N
         observer = MachineObserver(GpuProbe(state.path), driver)
         try:
             streams = ThreadCalls(STREAM_THREADS, "stream")
-            parts = Parts(state, machine, work, observer, streams, trial)
+            parts = Parts(state, machine, work, observer, streams, trial, data)
             return await Agent(parts, Site.at(machine.url, state.ca()), state.key()).run()
         finally:
             observer.close()
@@ -220,13 +226,13 @@ async def _live(args: argparse.Namespace, state: StateFolder, trial: OnTrial | N
         driver.close()
 
 
-def _driver(args: argparse.Namespace, machine: str) -> Callable[[], Driver]:
+def _driver(args: argparse.Namespace, machine: str, drives: Drives | None) -> Callable[[], Driver]:
     """Return how to make the driver; its libraries are imported then, and only its own."""
 
     def sim() -> Driver:
         from corral.agent.drivers.sim import SimConfig, SimDriver
 
-        return SimDriver(SimConfig(machine))
+        return SimDriver(SimConfig(machine), drives)
 
     def podman() -> Driver:
         from corral.agent.drivers.podman import PodmanConfig, PodmanDriver
@@ -238,7 +244,8 @@ def _driver(args: argparse.Namespace, machine: str) -> Callable[[], Driver]:
                 reserve_mib=args.reserve_mib,
                 network=not args.no_network,
                 image_stores=tuple(args.image_store),
-            )
+            ),
+            drives,
         )
 
     return sim if args.driver == "sim" else podman

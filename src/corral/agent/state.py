@@ -27,6 +27,7 @@ FORMAT = 1
 """Version of the files' layout. A newer one is refused, so that an older agent never garbles it."""
 
 KEY, MACHINE, CA, TOMBSTONE, LOCK = "key", "machine.json", "ca.pem", "removed.json", "lock"
+DATA_LOCATION = "data-location.json"
 LOCK_PATIENCE_S = 0.5
 _HEX_KEY = re.compile(r"[0-9a-f]{64}")
 

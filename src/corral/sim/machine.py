@@ -21,6 +21,9 @@ from corral.agent.work import BootClock, WorkMemory
 from corral.protocol.messages import (
     PROTOCOL_VERSION,
     Ack,
+    DataLocation,
+    DataLocationSeen,
+    DataState,
     Described,
     Desired,
     Disk,
@@ -79,7 +82,10 @@ def inventory(name: str, hardware: Hardware) -> Inventory:
         cuda_version="12.8" if hardware.gpus else "",
         gpu_probe="ok" if hardware.gpus else "none",
         gpus=tuple(_gpu(name, n, hardware.gpu_model) for n in range(hardware.gpus)),
-        disks=(Disk("/", "/dev/nvme0n1p2", "ext4", 960 * GIB, 700 * GIB, os=True),),
+        disks=(
+            Disk("/", "/dev/nvme0n1p2", "ext4", 960 * GIB, 700 * GIB, os=True),
+            Disk("/mnt/nvme1", "/dev/nvme1n1", "xfs", 3_800 * GIB, 3_700 * GIB),
+        ),
     )
 
 
@@ -118,6 +124,7 @@ class SimMachine:
         self.work = Converger(identity.machine, driver, WorkMemory(), InlineCalls(latency_s), self._clock)
         self.link = Link(site, identity.key, self, pace)
         self.work.hooks.changed = self.link.report_soon
+        self._data = DataLocation(0)
         self.sent = 0
         self._idle = self._telemetry(frozenset())
         self._busy: frozenset[str] = frozenset()
@@ -161,6 +168,7 @@ class SimMachine:
             cpu_percent=3.0,
             memory_used_mib=self._inventory.memory_mib // 50,
             allocations=self.work.reports(),
+            data_location=self._data_location(),
             update=self.update_report,
         )
 
@@ -173,6 +181,9 @@ class SimMachine:
         return self.work.describe(ack.describe) if ack.describe else None
 
     def desired(self, desired: Desired) -> None:
+        if desired.data_location is not None and desired.data_location != self._data:
+            self._data = desired.data_location
+            self.link.report_soon()
         self.work.accept(desired)
 
     def open_stream(self, ask: OpenStream) -> None:
@@ -191,6 +202,12 @@ class SimMachine:
         """Stay what it is, and say why."""
         self.update_report = UpdateReport(ask.ask, UpdateState.FAILED, why)
         self.link.report_soon()
+
+    def _data_location(self) -> DataLocationSeen | None:
+        """No folder is made: what is wanted counts as made at once."""
+        if not self._data.path:
+            return None
+        return DataLocationSeen(self._data.generation, DataState.READY, copies=len(self.work.drives_in_use()))
 
     # -- what is made up --------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from corral.protocol.messages import DesiredAllocation, Step
@@ -68,6 +69,17 @@ class RuntimeInfo:
     storage_mib: int
     """Capacity of the runtime's file system less the reserve."""
     storage_free_mib: int
+
+
+class Drives(Protocol):
+    """Where drives kept on this machine are. Called from drivers' threads."""
+
+    def drives(self, want: DesiredAllocation, before: str) -> tuple[str, dict[str, Path]]:
+        """Return the folders of an allocation's drives by name, and what to hand in as `before` the next time.
+
+        Errors: `DriverError`.
+        """
+        ...
 
 
 class Driver(Protocol):

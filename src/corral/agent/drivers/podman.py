@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.agent.drivers import cdi, containerlog, etc_files, podman_spec, sshd, toolbox
-from corral.agent.drivers.base import DriverError, Progress, Running, RuntimeInfo, RuntimeUnavailable, Started
+from corral.agent.drivers.base import DriverError, Drives, Progress, Running, RuntimeInfo, RuntimeUnavailable, Started
 from corral.agent.drivers.cgroups import Cgroups
 from corral.agent.drivers.host import find, make_folder, read_text, remove_tree, run, wait_for, write_atomic
 from corral.agent.drivers.networks import Attachment, Networks
@@ -28,6 +28,7 @@ from corral.agent.drivers.ports import connect_inside
 from corral.agent.drivers.sessions import Sessions, check_sshd
 from corral.agent.drivers.storage import Storage
 from corral.agent.drivers.toolbox import Toolbox
+from corral.agent.inventory.disks import parse_mountinfo
 from corral.protocol.messages import DesiredAllocation, Step
 
 STATE_FILE = "allocation.json"
@@ -80,12 +81,13 @@ class Container:
 class PodmanDriver:
     """`Driver` on a Podman of the agent's own. Safe for many threads; one allocation's changes go one by one."""
 
-    def __init__(self, config: PodmanConfig) -> None:
+    def __init__(self, config: PodmanConfig, drives: Drives | None = None) -> None:
+        """`drives`: where drives are kept; None: nowhere on this machine."""
         for program in ("podman", "runc", "conmon"):
             find(program)
         # Mounts are told by their true paths.
         config = replace(config, state_dir=make_folder(config.state_dir).resolve())
-        self._config = config
+        self._config, self._drives = config, drives
         self._service = PodmanService(config.state_dir, config.image_stores)
         self._storage = Storage(config.state_dir, config.reserve_mib)
         self._networks = Networks(config.state_dir, config.machine, config.subnet_pool)
@@ -231,6 +233,7 @@ class PodmanDriver:
         sshd.SshFolder(folder).prepare()
         sshd.prepare_accounts(rootfs)
         progress(Step.STARTING, f"{want.vcpu} vCPU, {want.ram_mib} MiB of memory, {len(want.gpus)} GPUs")
+        drives = self._prepared(want)
         network = self._attach(want)
         place = podman_spec.Place(
             rootfs=rootfs,
@@ -239,10 +242,21 @@ class PodmanDriver:
             network=network,
             etc=etc_files.prepare(folder / "disk/etc", want.name, network.address if network else None),
             image_env=image.env,
+            drives=drives,
             limits=hard_limits(),
         )
         self._create_and_start(want, place)
         return self._finish(want, self._running(want.id), progress)
+
+    def _prepared(self, want: DesiredAllocation) -> dict[str, Path]:
+        """Return the folders of its drives, in the data location of its first start."""
+        if not want.drives:
+            return {}
+        if self._drives is None:
+            raise DriverError("this machine keeps no drives", retry=True)
+        location, folders = self._drives.drives(want, self._state(want.id).get("data_location", ""))
+        self._remember(want.id, data_location=location)
+        return folders
 
     def _image(self, want: DesiredAllocation, progress: Progress) -> contextlib.AbstractContextManager[Image]:
         """Hold the image: the one of the first start, or the one of that name, fetched if need be."""
@@ -287,6 +301,7 @@ class PodmanDriver:
         progress(Step.VERIFYING, "looking at the GPUs inside and waiting for sshd")
         try:
             gpus = self._gpus_inside(want.gpus, container)
+            self._check_drives(want.drives, container)
         except DriverError:
             self._remove_container(want.id)
             raise
@@ -306,6 +321,19 @@ class PodmanDriver:
         except OSError as error:
             raise DriverError(f"the container ended while it was verified: {error.strerror}", retry=True) from error
         return cdi.verify(specification, given, found)
+
+    def _check_drives(self, names: Sequence[str], container: Container) -> None:
+        """Make sure that each drive is mounted where it should be, and read-only."""
+        if not names:
+            return
+        try:
+            inside = parse_mountinfo(Path(f"/proc/{container.pid}/mountinfo").read_text("utf-8", "surrogateescape"))
+        except OSError as error:
+            raise DriverError(f"the container ended while it was verified: {error.strerror}", retry=True) from error
+        read_only = {mount.path for mount in inside if not mount.writable}
+        missing = [name for name in names if podman_spec.drive_mount(name) not in read_only]
+        if missing:
+            raise DriverError(f"not mounted read-only inside: {', '.join(map(podman_spec.drive_mount, missing))}")
 
     # -- changing and ending -------------------------------------------------------------
 

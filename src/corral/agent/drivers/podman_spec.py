@@ -1,7 +1,7 @@
 """What one allocation's container is to be, in the words of Podman's own API (spec 40, "Running containers").
 
 No network of the host, no privileged mode, no runtime socket, no host path but the
-toolbox and the allocation's own folders. Limits are always sent: vCPU as period and
+toolbox, the allocation's own folders, and its drives read-only. Limits are always sent: vCPU as period and
 quota, memory without swap, processes, shared memory. The image's ENTRYPOINT and CMD are not
 run: a compute cluster is a place to work in, so its first process only waits and reaps.
 """
@@ -51,8 +51,18 @@ class Place:
     etc: Mapping[Path, str]
     """Files laid over the image's own: where they are, and where they go (`etc_files`)."""
     image_env: Mapping[str, str]
+    drives: Mapping[str, Path]
+    """Folders of drives, by name."""
     limits: Mapping[str, int]
     """Hard limits "nofile" and "nproc": both are sent, because sending one drops the other's default."""
+
+
+_DRIVE = ["ro", "bind", "nosuid", "nodev"]
+
+
+def drive_mount(name: str) -> str:
+    """Return where a container finds a drive."""
+    return f"/drives/{name}"
 
 
 def container_name(allocation: str) -> str:
@@ -124,6 +134,10 @@ def _mounts(place: Place) -> list[dict[str, Any]]:
         *(
             {"type": "bind", "source": str(source), "destination": to, "options": ["rw", "bind", "nosuid", "nodev"]}
             for source, to in place.etc.items()
+        ),
+        *(
+            {"type": "bind", "source": str(source), "destination": drive_mount(name), "options": _DRIVE}
+            for name, source in place.drives.items()
         ),
     ]
 

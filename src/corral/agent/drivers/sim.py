@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from corral.agent.drivers.base import DriverError, Progress, Running, RuntimeInfo, Started
+from corral.agent.drivers.base import DriverError, Drives, Progress, Running, RuntimeInfo, Started
 from corral.protocol.messages import DesiredAllocation, Step
 
 NO_INSIDE = "this machine is simulated: there is no container to connect to"
@@ -30,8 +30,8 @@ class SimConfig:
 class SimDriver:
     """`Driver` that only remembers. Thread-safe."""
 
-    def __init__(self, config: SimConfig) -> None:
-        self._config = config
+    def __init__(self, config: SimConfig, drives: Drives | None = None) -> None:
+        self._config, self._drives = config, drives
         self._running: dict[str, Running] = {}
         self._lock = threading.Lock()
 
@@ -44,6 +44,10 @@ class SimDriver:
 
     def start(self, want: DesiredAllocation, progress: Progress) -> Started:
         progress(Step.PULLING_IMAGE, f"sim: {want.image} is not pulled")
+        if want.drives and self._drives is not None:
+            self._drives.drives(want, "")
+        if want.drives:
+            progress(Step.STORAGE, f"sim: drives {', '.join(want.drives)} are not mounted")
         progress(Step.STARTING, "sim: no container is started")
         self._take_time()
         container = f"sim-{want.id}"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from corral.agent.inventory.files import MIB, printable, read_text
+from corral.agent.inventory.files import MIB, printable, read_text, to_int
 from corral.protocol.messages import Disk
 
 KINDS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "bcachefs", "reiserfs"})
@@ -33,6 +33,7 @@ class Mount:
     kind: str
     source: str
     writable: bool
+    id: int = -1
 
 
 def disks(root: Path = Path("/"), statvfs: Callable[[str], os.statvfs_result] = os.statvfs) -> tuple[Disk, ...]:
@@ -47,7 +48,7 @@ def local(mounts: list[Mount]) -> list[Mount]:
     """Return one mount for each local file system that can be written."""
     best: dict[str, Mount] = {}
     for mount in mounts:
-        if _offered(mount) and (_identity(mount) not in best or _rank(mount) < _rank(best[_identity(mount)])):
+        if is_local(mount) and (_identity(mount) not in best or _rank(mount) < _rank(best[_identity(mount)])):
             best[_identity(mount)] = mount
     return list(best.values())
 
@@ -60,11 +61,14 @@ def parse_mountinfo(text: str) -> list[Mount]:
         here, there = left.split(" "), right.split(" ")
         if dash and len(here) >= 6 and len(there) >= 3:
             writable = "rw" in here[5].split(",") and "rw" in there[2].split(",")
-            mounts.append(Mount(here[2], _plain(here[3]), _plain(here[4]), there[0], _plain(there[1]), writable))
+            number = to_int(here[0])
+            where = (here[2], _plain(here[3]), _plain(here[4]))
+            mounts.append(Mount(*where, there[0], _plain(there[1]), writable, -1 if number is None else number))
     return mounts
 
 
-def _offered(mount: Mount) -> bool:
+def is_local(mount: Mount) -> bool:
+    """Whether a mount is a local file system that can be written."""
     if mount.kind not in KINDS or not mount.writable or mount.source.startswith("/dev/loop"):
         return False
     return mount.source.startswith("/dev/") or mount.kind in WITHOUT_DEVICE_PATH

@@ -7,6 +7,7 @@ import click
 from corral.cli.output import Column, age, column, details, emit, note, safe, say, shown, table, until
 from corral.cli.place import Place, at
 from corral.cli.root import Group
+from corral.cli.updates import stop_update, update_agents, update_progress
 from corral.client.errors import CorralError
 
 
@@ -155,3 +156,7 @@ def revoke(place: Place, id: str) -> None:
     """Revoke an unused token, by its id."""
     place.cluster.revoke_join_token(id)
     emit({"id": id, "revoked": True}, lambda: say("Revoked."))
+
+
+for command in (update_agents, update_progress, stop_update):
+    cluster.add_command(command)

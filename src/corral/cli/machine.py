@@ -13,6 +13,7 @@ from corral.cli.output import Column, age, column, details, emit, gib, safe, say
 from corral.cli.place import Place, at
 from corral.cli.removal import remove
 from corral.cli.root import Group
+from corral.cli.updates import release_text, update
 from corral.client.errors import CorralError
 from corral.client.models import Affected, MachineDetails
 
@@ -46,7 +47,7 @@ def list_machines(place: Place, state: str | None, pools: Sequence[str]) -> None
         Column("GPUS", _gpus, flow=True),
         column("VCPU", "vcpu", right=True, drop=1),
         Column("RAM", lambda row: gib(row["ram_mib"]), right=True, drop=2),
-        Column("RELEASE", lambda row: f"{row['release']} (behind)" if row["behind"] else row["release"], drop=4),
+        Column("RELEASE", release_text, drop=4),
         column("ADDRESS", "address", drop=5),
         Column("NEW WORK", lambda row: row["closed"] or row["reserved"] or "yes", flow=True),
     ]
@@ -111,7 +112,7 @@ def _draw(found: MachineDetails) -> None:
             ("labels", one.labels),
             ("host name", one.hostname),
             ("address", one.address),
-            ("agent", f"{one.release} (behind)" if one.behind else one.release),
+            ("agent", release_text(one.raw)),
             ("vCPU", one.vcpu),
             ("RAM", gib(one.ram_mib)),
             ("storage", gib(one.storage_mib)),
@@ -228,3 +229,4 @@ def _still_closed(row: dict[str, Any]) -> str:
 machine.add_command(data_location)
 machine.add_command(place_machine)
 machine.add_command(remove)
+machine.add_command(update)

@@ -17,6 +17,7 @@ from corral.client.models import (
 )
 from corral.client.reservations import Placement, Reservations
 from corral.client.transport import Transport, quoted
+from corral.client.updates import Updates
 
 
 class Cluster:
@@ -27,6 +28,7 @@ class Cluster:
         self._transport = transport
         self._path = f"{org_path}/clusters/{quoted(name)}"
         self.reservations = Reservations(transport, self._path)
+        self.updates = Updates(transport, self._path)
 
     def show(self) -> ClusterInfo:
         return decode(ClusterInfo, self._transport.call("GET", self._path))

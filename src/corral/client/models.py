@@ -107,6 +107,16 @@ class Condition(View):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MachineUpdate(View):
+    """An update that was asked for. `state`: asked | running | failed; `message`: what goes on, or why it failed."""
+
+    release: str
+    state: str
+    message: str = ""
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Machine(View):
     """`closed` says why no new work lands on it ("" = it may); `reserved`: for whom it is kept now, and until when;
     `behind`: its agent is not the site's release."""
@@ -130,6 +140,7 @@ class Machine(View):
     labels: Json = field(default_factory=dict)
     release: str = ""
     behind: bool = False
+    update: MachineUpdate | None = None
     hostname: str = ""
     address: str = ""
     vcpu: int = 0

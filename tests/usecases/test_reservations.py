@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -24,12 +24,12 @@ from corral.usecases.reservations import Details, Preview, Reservation, Wanted
 from tests.conftest import Clock
 from tests.world import World
 
-NOON = datetime(2026, 3, 1, 12)
+NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 
 
 def at(hours: float) -> str:
     """Return a time so many hours after the tests' clock begins."""
-    return f"{(NOON + timedelta(hours=hours)).isoformat()}Z"
+    return rules.utc(NOON + timedelta(hours=hours))
 
 
 def asked(start: float, end: float, nodes: Sequence[str] = (), pool: str | None = None, **more: Any) -> Given:

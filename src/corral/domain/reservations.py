@@ -47,11 +47,6 @@ def state(start: datetime, end: datetime, now: datetime) -> State:
     return State.ACTIVE if now >= start else State.UPCOMING
 
 
-def overlap(one: tuple[datetime, datetime], other: tuple[datetime, datetime]) -> bool:
-    """Return whether two windows [start, end) have a moment in common; those that only touch have none."""
-    return one[0] < other[1] and other[0] < one[1]
-
-
 # --- as placement feels it
 
 

@@ -21,11 +21,12 @@ from typing import Any
 
 from starlette.testclient import WebSocketDenialResponse
 
+from corral.domain import budgets as budget_rules
 from corral.domain import join_tokens as join_token_rules
 from corral.domain.permissions import Role
 from corral.store.engine import Database
 from corral.store.transaction import Tx
-from corral.usecases import break_glass, cluster_requests, clusters, join_tokens, orgs, ssh_keys, tokens
+from corral.usecases import break_glass, budgets, cluster_requests, clusters, join_tokens, orgs, ssh_keys, tokens
 from tests.world import World, public_key
 
 CALLERS = ("operator", "owner", "admin", "lead", "member", "outsider", "rival")
@@ -49,6 +50,8 @@ COMPUTE = WS + "/compute-clusters"
 ONE = COMPUTE + "/{name}"
 KEYS = {"keys": ["laptop"]}
 ACCESS = {"pools": ["*"]}
+PRICES = {"currency": "EUR", "gpu_hour": {"*": "2.50"}}
+BUDGET = {"amount": "1000.00", "currency": "EUR"}
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,14 @@ TABLE = [
     Line("POST", NODE + "/uncordon", ORG_ADMINS, "machines:write"),
     Line("POST", NODE + "/release-quarantine", ORG_ADMINS, "machines:write"),
     Line("DELETE", NODE, ORG_ADMINS, "machines:write"),
+    Line("GET", "/api/v1/site/prices", SITE, "site"),
+    Line("PUT", "/api/v1/site/prices", SITE, "site", PRICES),
+    Line("GET", CLUSTER + "/prices", ORG_ALL, "machines:read"),
+    Line("PUT", CLUSTER + "/prices", TENANT_OF_SITE, "machines:write", PRICES),  # the walk's cluster is the hosted one
+    Line("GET", ORG + "/usage", ORG_ALL, "org:read"),
+    Line("GET", ORG + "/budgets", ORG_ADMINS, "org:read"),
+    Line("PUT", ORG + "/budgets/{ws}", TEAM_ADMINS, "org:write", BUDGET),
+    Line("DELETE", ORG + "/budgets/{ws}", TEAM_ADMINS, "org:write"),
     Line("GET", WS + "/machines", TEAM, "machines:read"),
     Line("GET", WS + "/gpus", TEAM, "machines:read"),
     Line("GET", WS + "/topology", TEAM, "machines:read"),
@@ -205,6 +216,8 @@ class Walk:
             clusters.leave(ctx, "left")
         with world.act("operator", "acme") as ctx:
             break_glass.end(ctx, look)
+        with world.act("owner", "acme", "research") as ctx:
+            budgets.put(ctx, budget_rules.asked("10.00", "EUR", [100]))
         with world.act("owner", "acme") as ctx:
             invitation = orgs.invite(ctx, Role.MEMBER, None, None)
             self.link = invitation.text

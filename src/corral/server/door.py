@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar
 
+import msgspec
 from fastapi import Depends, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.responses import JSONResponse
@@ -236,6 +237,23 @@ class Paging:
             raise _not_of_this_list()
         return int(self.after)
 
+    def keys(self, kinds: Sequence[type[str] | type[int]]) -> tuple[str | int, ...] | None:
+        """Return `after` in a list that is sorted by several keys, each text or a number. Errors: `INVALID_REQUEST`."""
+        if self.after is None:
+            return None
+        try:
+            found = msgspec.json.decode(self.after, type=list[str | int])
+        except msgspec.DecodeError:
+            raise _not_of_this_list() from None
+        if [type(key) for key in found] != list(kinds) or not all(_askable(key) for key in found):
+            raise _not_of_this_list()
+        return tuple(found)
+
+
+def _askable(key: str | int) -> bool:
+    """Return whether a database can be asked for this key."""
+    return "\0" not in key if isinstance(key, str) else abs(key) < 2**31
+
 
 async def paging(
     page_size: Annotated[int, Query(ge=1, le=1000)] = 100, page_token: Annotated[str | None, Query()] = None
@@ -250,6 +268,11 @@ Page = Annotated[Paging, Depends(paging)]
 def page_token(last_key: str) -> str:
     """Return the opaque token of the page after `last_key`."""
     return base64.urlsafe_b64encode(last_key.encode()).decode().rstrip("=")
+
+
+def keys_token(last_keys: Sequence[str | int]) -> str:
+    """Return the opaque token of the page after `last_keys`, for `Paging.keys`."""
+    return page_token(msgspec.json.encode(last_keys).decode())
 
 
 def read_page_token(token: str) -> str:
@@ -268,4 +291,14 @@ def _not_of_this_list() -> Refusal:
     )
 
 
-__all__ = ["AtDoor", "Door", "Page", "Paging", "enter_door", "page_token", "request_id_of", "without_secrets"]
+__all__ = [
+    "AtDoor",
+    "Door",
+    "Page",
+    "Paging",
+    "enter_door",
+    "keys_token",
+    "page_token",
+    "request_id_of",
+    "without_secrets",
+]

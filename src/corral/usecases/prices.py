@@ -1,4 +1,4 @@
-"""Seeing and setting a cluster's prices (spec 10, "Prices, usage, budgets"). Each setting is a row, valid from then on."""
+"""Seeing and setting a cluster's prices (spec 10, "Prices, usage, budgets"): each setting is a row, valid from then."""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,6 +120,78 @@ def test_the_sites_own_ca_is_pinned_in_the_line(world: World) -> None:
 def test_an_address_with_shell_characters_stays_one_word() -> None:
     line = install_line("https://a.example/$(id);'`x`", "corj_t", None)
     assert "'https://a.example/$(id);'\"'\"'`x`/api/v1/install.sh'" in line
+
+
+HOSTILE = [
+    "$(touch {canary})",
+    "`touch {canary}`",
+    "';touch {canary};'",
+    '";touch {canary};"',
+    "x\ntouch {canary}",
+    "a&b",
+    "|sh",
+]
+ODD = {"-rf": "--token-file", "--": "-", "..": "../../etc/passwd", "_": ":", ".": "-e"}
+"""The oddest labels that are welcome."""
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_labels_that_a_shell_would_take_for_commands_are_refused(world: World, text: str) -> None:
+    assert make(world, {"labels": {"pool": text}})[1]["code"] == "INVALID_LABEL"
+    assert make(world, {"labels": {text: "x"}})[1]["code"] == "INVALID_LABEL"
+
+
+def test_the_line_is_the_same_whatever_the_labels_are(world: World) -> None:
+    plain, odd = make(world, {})[1], make(world, {"labels": ODD})[1]
+    assert odd["labels"] == ODD
+    assert odd["install"].replace(odd["token"], plain["token"]) == plain["install"]
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+@pytest.mark.parametrize("ca", [None, "-----BEGIN CERTIFICATE-----\n$(>x)`>x`'\"\n-----END CERTIFICATE-----\n"])
+def test_the_line_runs_only_the_sites_script_and_gives_it_the_token(
+    world: World, tmp_path: Path, shell: str, ca: str | None
+) -> None:
+    """With a stub for curl, which writes down what it was asked and answers a script that tells what it got."""
+    world.app.state.ca_pem = ca
+    made = make(world, {"labels": ODD})[1]
+    here, programs, scratch, asked = (tmp_path / name for name in ("here", "bin", "tmp", "asked"))
+    for folder in (here, programs, scratch):
+        folder.mkdir()
+    for name in ("sh", "mktemp", "rm", "cat"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    stub = programs / "curl"
+    answer = 'echo "$@"; while [ "$1" != --token-file ]; do shift; done; cat "$2"'
+    stub.write_text(f"#!/bin/sh\necho \"$*\" >{asked}\necho '{answer}'\n")
+    stub.chmod(0o755)
+    executable = str(shutil.which(shell))
+    assert subprocess.run([executable, "-n", "-c", made["install"]], check=False, timeout=20).returncode == 0
+    env = {"PATH": str(programs), "TMPDIR": str(scratch)}
+    ran = subprocess.run(
+        [executable, "-c", made["install"]],
+        env=env,
+        cwd=here,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    arguments, token = ran.stdout.splitlines()
+    assert token == made["token"]
+    assert arguments.startswith("--url http://corral.test --token-file ")
+    assert made["token"] not in arguments + asked.read_text()
+    assert asked.read_text().split()[-1] == "http://corral.test/api/v1/install.sh"
+    assert list(scratch.iterdir()) == []
+    assert list(here.iterdir()) == []
+
+
+def test_a_token_revoked_before_answers_as_one_that_never_was(world: World) -> None:
+    made = make(world, {})[1]
+    assert world.client("admin").delete(f"{PATH}/{made['id']}").status_code == 204
+    answers = [world.client("admin").delete(f"{PATH}/{id}").json() for id in (made["id"], "absent")]
+    assert {answer["code"] for answer in answers} == {"NOT_FOUND"}
+    assert len({answer["message"] for answer in answers}) == 1
 
 
 def test_a_token_is_made_from_a_workspace(world: World) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from shlex import quote
 
+_SCRIPT = "printf '%s\\n' \"$s\""
+
 
 def install_line(url: str, token: str, ca_pem: str | None) -> str:
     """Return the line. `ca_pem`: the CA to pin; None where the machine's own trust is meant to do.
@@ -22,7 +24,7 @@ def install_line(url: str, token: str, ca_pem: str | None) -> str:
         _write([token], "$t"),
         *(["c=$(mktemp)", _write((ca_pem or "").split("\n"), "$c")] if pinned else []),
         f"s=$({_download(quote(f'{url}/api/v1/install.sh'), pinned)})",
-        f'{_print(["$s"])} | sh -s -- --url {quote(url)} --token-file "$t"' + (' --ca-file "$c"' if pinned else ""),
+        f'{_SCRIPT} | sh -s -- --url {quote(url)} --token-file "$t"' + (' --ca-file "$c"' if pinned else ""),
         'rm -f "$t"' + (' "$c"' if pinned else ""),
     ]
     failed = 'echo "Not done: see above, then run this line again." >&2; exit 1'
@@ -35,18 +37,15 @@ def uninstall_line(url: str, ca_pem: str | None) -> str:
     steps = [
         *(["umask 077; c=$(mktemp)", _write((ca_pem or "").split("\n"), "$c")] if pinned else []),
         f"s=$({_download(quote(f'{url}/api/v1/install.sh'), pinned)})",
-        f"{_print(['$s'])} | sh -s -- --uninstall",
+        f"{_SCRIPT} | sh -s -- --uninstall",
         *(['rm -f "$c"'] if pinned else []),
     ]
     return f"( {' && '.join(steps)} )"
 
 
-def _print(words: list[str]) -> str:
-    return "printf '%s\\n' " + " ".join(f'"{word}"' if word.startswith("$") else quote(word) for word in words)
-
-
 def _write(lines: list[str], file: str) -> str:
-    return f'{_print([line for line in lines if line])} >"{file}"'
+    """Return a command that writes these lines; whatever they hold, the shell takes none of it for its own."""
+    return f"printf '%s\\n' {' '.join(quote(line) for line in lines if line)} >\"{file}\""
 
 
 def _download(script: str, pinned: bool) -> str:

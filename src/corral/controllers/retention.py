@@ -1,4 +1,5 @@
-"""Forgets what is kept for a time only: answers under an `Idempotency-Key` live a day (spec 50), events 90 days.
+"""Forgets what is kept for a time only: answers under an `Idempotency-Key` live a day (spec 50), events 90 days,
+and so do alerts that closed; what was sent is shown for 30 days.
 
 Audit entries are never forgotten.
 """
@@ -11,7 +12,7 @@ import contextlib
 from structlog import get_logger
 
 from corral.store.engine import Database
-from corral.usecases import idempotency, journal
+from corral.usecases import alerts, deliveries, idempotency, journal
 
 EVERY_S = 3600.0
 
@@ -46,6 +47,8 @@ class Retention:
     def _forget(self) -> None:
         with self._db.write() as tx:
             idempotency.forget_old(tx)
+            alerts.forget_old(tx)
+            deliveries.forget_old(tx)
         more = True
         while more:  # each part in a transaction of its own: nobody waits long for the writer
             with self._db.write() as tx:

@@ -13,8 +13,10 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from corral import __version__
+from corral.controllers.alerts import AlertFollower
 from corral.controllers.batches import Batches
 from corral.controllers.budgets import Budgets
+from corral.controllers.deliveries import Deliveries
 from corral.controllers.heard import Heard
 from corral.controllers.last_used import LastUsedWriter
 from corral.controllers.lease import Lease, stop_process
@@ -29,9 +31,13 @@ from corral.server.agents import Hub
 from corral.server.artefact import ArtefactStore
 from corral.server.config import Config
 from corral.server.live import Live
+from corral.server.messages import Messages
 from corral.server.middleware import BodyLimit, RequestIds
+from corral.server.outbound import Outbound
 from corral.server.places import Places
 from corral.server.routes import ROUTERS, bare_routes
+from corral.server.routes.join_tokens import public_url
+from corral.server.sealing import SiteKey
 from corral.server.tunnel import Streams
 from corral.store.engine import Database
 from corral.usecases.attempts import Attempts
@@ -46,6 +52,8 @@ EXPORTS_OF_A_USER = 2
 USAGE_OF_A_USER = 2
 """At once: each sums up all that lived in its period."""
 
+LOOK_UPS_OF_A_USER = 2
+"""At once: each waits for a name server of somebody's choice."""
 CLEARINGS_OF_A_USER = 16
 """At once: each waits for a machine."""
 
@@ -89,6 +97,9 @@ def create_app(
     app.state.exporting = Places(EXPORTS_OF_A_USER, "exports")
     app.state.metering = Places(USAGE_OF_A_USER, "questions about usage")
     app.state.clearing = Places(CLEARINGS_OF_A_USER, "GPU faults that are being cleared")
+    app.state.looking_up = Places(LOOK_UPS_OF_A_USER, "addresses that are being looked up")
+    app.state.seal = SiteKey(config.state_dir)
+    app.state.outbound = Outbound(app.state.seal, Messages())
     app.state.on_lease_lost = stop_process
     app.state.artefact = artefact or ArtefactStore(config.state_dir / "artefact")
     errors.install(app)
@@ -127,6 +138,9 @@ def _parts(app: FastAPI, monotonic: Callable[[], float]) -> Iterator[Part]:
     yield Updates(state.db, state.config.every_s, state.artefact.release)
     yield Budgets(state.db)
     yield Retention(state.db)
+    state.deliveries = Deliveries(state.db, state.outbound)
+    yield state.deliveries
+    yield AlertFollower(state.db, lambda: public_url(state), state.deliveries.wake)
     state.live = Live(state.db)
     yield state.live
     state.placer = PlacementWorker(state.db, heard.settled)

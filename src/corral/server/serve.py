@@ -92,6 +92,7 @@ def open_site(config: Config) -> Iterator[Listening]:
         try:
             _first_rows(db)
             app = create_app(config, db)
+            app.state.seal.prepare()
             app.state.ca_pem = secured.ca_pem
             app.state.ca_fingerprint = secured.fingerprint
             app.state.public_url = config.public_url

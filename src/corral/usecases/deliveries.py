@@ -112,3 +112,8 @@ def _disable(tx: Tx, hook: Row, results: Sequence[Result]) -> None:
         return
     elif tx.now - hook["failing_since"] >= rules.FAILING_FOR:
         disable_by_site(tx, hook, f"It has taken nothing for {rules.FAILING_FOR.days} days.")
+
+
+def forget_old(tx: Tx) -> int:
+    """Forget what was sent, or given up, long ago; return how many."""
+    return rows.forget_done(tx, tx.now - rules.KEPT_FOR)

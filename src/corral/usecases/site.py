@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from corral.domain import clusters, secrets, users
+from corral.domain import clusters, secrets, targets, users
 from corral.domain import orgs as org_rules
 from corral.domain.errors import Refusal, not_found
 from corral.domain.events import Entry, Subject
@@ -24,11 +24,15 @@ NOT_HEARD = "A back-up of this site was restored; what runs on it is not known y
 
 @dataclass(frozen=True)
 class Site:
-    """`contact` is the operator's contact line; the limit is machines per organisation on the hosted cluster."""
+    """`contact` is the operator's contact line; the limit is machines per organisation on the hosted cluster.
+
+    `private_targets`: networks (CIDR) in which webhooks and alert rules may tell though they are private.
+    """
 
     incarnation: str
     contact: str
     hosted_machine_limit: int
+    private_targets: Sequence[str]
     created_at: datetime
 
 
@@ -80,17 +84,22 @@ def restored(tx: Tx) -> Sequence[str]:
 
 def show(ctx: Context) -> Site:
     row = _there(rows.get(ctx.tx))
-    return Site(row["incarnation"], row["contact"], row["hosted_machine_limit"], row["created_at"])
+    names = ("incarnation", "contact", "hosted_machine_limit", "private_targets", "created_at")
+    return Site(**{name: row[name] for name in names})
 
 
-def change(ctx: Context, contact: str | None, hosted_machine_limit: int | None) -> Site:
+def change(
+    ctx: Context, contact: str | None, hosted_machine_limit: int | None, private_targets: Sequence[str] | None = None
+) -> Site:
     """Change the settings that are given. Errors: `INVALID_REQUEST`."""
     before = _there(rows.lock(ctx.tx))
-    wanted: dict[str, str | int] = {}
+    wanted: dict[str, str | int | list[str]] = {}
     if contact is not None:
         wanted["contact"] = org_rules.contact(contact)
     if hosted_machine_limit is not None:
         wanted["hosted_machine_limit"] = clusters.machine_limit(hosted_machine_limit, "hosted_machine_limit")
+    if private_targets is not None:
+        wanted["private_targets"] = [str(network) for network in targets.networks(private_targets)]
     changed = {name: value for name, value in wanted.items() if before[name] != value}
     if changed:
         rows.change(ctx.tx, **changed)

@@ -10,6 +10,8 @@ from corral.server.routes import (
     agent_files,
     agent_join,
     agents,
+    alert_rules,
+    alerts,
     break_glass,
     budgets,
     cluster_requests,
@@ -36,6 +38,7 @@ from corral.server.routes import (
     topology,
     updates,
     usage,
+    webhooks,
     workspaces,
 )
 
@@ -66,6 +69,9 @@ ROUTERS: tuple[APIRouter, ...] = (
     journal_export.router,
     topology.router,
     updates.router,
+    alerts.router,
+    alert_rules.router,
+    webhooks.router,
     tls.router,
 )
 

@@ -18,11 +18,15 @@ router = APIRouter()
 
 
 class SiteView(BaseModel):
-    """`contact` tells organisations whom to ask; the limit is machines per organisation on the hosted cluster."""
+    """`contact` tells organisations whom to ask; the limit is machines per organisation on the hosted cluster.
+
+    `private_targets`: networks (CIDR) in which webhooks and alert rules may tell though they are private.
+    """
 
     incarnation: str
     contact: str
     hosted_machine_limit: int
+    private_targets: list[str]
     created_at: datetime
 
     @staticmethod
@@ -33,6 +37,7 @@ class SiteView(BaseModel):
 class SiteChange(Body):
     contact: str | None = None
     hosted_machine_limit: int | None = None
+    private_targets: list[str] | None = None
 
 
 class AuditView(BaseModel):
@@ -69,7 +74,7 @@ def show_site(door: AtDoor) -> SiteView:
 def change_site(body: SiteChange, door: AtDoor) -> SiteView:
     """Change the site's settings; a field left out is kept."""
     with door.write() as ctx:
-        return SiteView.of(use.change(ctx, body.contact, body.hosted_machine_limit))
+        return SiteView.of(use.change(ctx, body.contact, body.hosted_machine_limit, body.private_targets))
 
 
 @router.get("/api/v1/site/audit")

@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,20 @@ from starlette.testclient import WebSocketDenialResponse
 from corral.domain import budgets as budget_rules
 from corral.domain import join_tokens as join_token_rules
 from corral.domain.permissions import Role
+from corral.domain.reservations import Given
 from corral.store.engine import Database
 from corral.store.transaction import Tx
-from corral.usecases import break_glass, budgets, cluster_requests, clusters, join_tokens, orgs, ssh_keys, tokens
+from corral.usecases import (
+    break_glass,
+    budgets,
+    cluster_requests,
+    clusters,
+    join_tokens,
+    orgs,
+    reservations,
+    ssh_keys,
+    tokens,
+)
 from tests.world import World, public_key
 
 CALLERS = ("operator", "owner", "admin", "lead", "member", "outsider", "rival")
@@ -50,6 +62,12 @@ COMPUTE = WS + "/compute-clusters"
 ONE = COMPUTE + "/{name}"
 KEYS = {"keys": ["laptop"]}
 ACCESS = {"pools": ["*"]}
+NEXT_YEAR = datetime.now(timezone.utc).year + 1
+RESERVE = {
+    "pool": {"pool": "h100"},
+    "start": f"{NEXT_YEAR}-01-01T00:00:00Z",
+    "end": f"{NEXT_YEAR}-01-02T00:00:00Z",
+}
 PRICES = {"currency": "EUR", "gpu_hour": {"*": "2.50"}}
 BUDGET = {"amount": "1000.00", "currency": "EUR"}
 
@@ -144,6 +162,11 @@ TABLE = [
     Line("GET", ORG + "/budgets", ORG_ADMINS, "org:read"),
     Line("PUT", ORG + "/budgets/{ws}", TEAM_ADMINS, "org:write", BUDGET),
     Line("DELETE", ORG + "/budgets/{ws}", TEAM_ADMINS, "org:write"),
+    Line("PUT", NODE + "/placement", ORG_ADMINS, "machines:write", {"rack": "r1"}),
+    Line("GET", CLUSTER + "/reservations", ORG_ALL, "machines:read"),
+    Line("POST", CLUSTER + "/reservations", ORG_ADMINS, "machines:write", RESERVE),
+    Line("GET", CLUSTER + "/reservations/{id}", ORG_ALL, "machines:read"),
+    Line("DELETE", CLUSTER + "/reservations/{id}", ORG_ADMINS, "machines:write"),
     Line("GET", WS + "/machines", TEAM, "machines:read"),
     Line("GET", WS + "/gpus", TEAM, "machines:read"),
     Line("GET", WS + "/topology", TEAM, "machines:read"),
@@ -221,11 +244,13 @@ class Walk:
         with world.act("owner", "acme") as ctx:
             invitation = orgs.invite(ctx, Role.MEMBER, None, None)
             self.link = invitation.text
+            reserved = Given(f"{NEXT_YEAR}-02-01T00:00:00Z", f"{NEXT_YEAR}-02-02T00:00:00Z", nodes=["gpu-1"])
             self.ids = {
                 "invitations": invitation.id,
                 "break-glass": look,
                 "clusters": own,
                 "cluster-requests": request.id,
+                "reservations": reservations.create(ctx, "default", reserved).id,
                 "enrollment-tokens": join_tokens.create(ctx, "default", join_token_rules.asked({}, 3600)).id,
             }
         self.own_tokens = {}

@@ -24,6 +24,8 @@ from corral.store.tables.workloads import allocations, workloads
 from corral.store.transaction import Scope, Tx
 
 _R, _M = reservations.c, machines.c
+FEW = 1_000
+"""Of more machines than this, no list of ids is sent to the database: it takes only so long ones."""
 
 
 @dataclass(frozen=True)
@@ -229,12 +231,11 @@ def covered_by(tx: Tx, scope: Scope, row: RowMapping) -> Covered:
 
 def windows_on(tx: Tx, scope: Scope, machines: Sequence[Mapping[Any, Any]]) -> Mapping[str, tuple[Window, ...]]:
     """Return the windows that are not over of each machine (rows with `id`, `pool`, `cluster_id`), soonest first."""
-    clusters = sorted({machine["cluster_id"] for machine in machines})
-    live = [row for cluster_id in clusters for row in _live(tx, scope, cluster_id)]
+    live = _live_of(tx, scope, machines)
     if not live:
         return {}
     windows = _windows(tx, scope, live)
-    by_name = _naming(tx, scope, [row["id"] for row in live], [machine["id"] for machine in machines])
+    by_name = _naming(tx, scope, list(windows), machines)
     by_pool: dict[tuple[str, str], set[str]] = defaultdict(set)
     for row in live:
         if row["pool"]:
@@ -247,8 +248,17 @@ def windows_on(tx: Tx, scope: Scope, machines: Sequence[Mapping[Any, Any]]) -> M
     return found
 
 
-def _live(tx: Tx, scope: Scope, cluster_id: str) -> Sequence[RowMapping]:
-    return tx.all(select(reservations).where(*rows.live(tx, scope, cluster_id)))
+def _live_of(tx: Tx, scope: Scope, machines: Sequence[Mapping[Any, Any]]) -> list[RowMapping]:
+    """Return live reservations of the machines' clusters; of few machines only what may cover one of them."""
+    terms: list[ColumnElement[bool]] = []
+    if len(machines) <= FEW:
+        named = select(reservation_machines.c.reservation_id).where(
+            reservation_machines.c.machine_id.in_([machine["id"] for machine in machines])
+        )
+        terms.append(or_(_R.id.in_(named), _R.pool.in_(sorted({machine["pool"] for machine in machines}))))
+    clusters = sorted({machine["cluster_id"] for machine in machines})
+    found = (tx.all(select(reservations).where(*rows.live(tx, scope, cluster_id), *terms)) for cluster_id in clusters)
+    return [row for rows_of_cluster in found for row in rows_of_cluster]
 
 
 def _windows(tx: Tx, scope: Scope, live: Sequence[RowMapping]) -> dict[str, Window]:
@@ -263,16 +273,16 @@ def _windows(tx: Tx, scope: Scope, live: Sequence[RowMapping]) -> dict[str, Wind
 
 
 def _naming(
-    tx: Tx, scope: Scope, reservation_ids: Collection[str], machine_ids: Collection[str]
+    tx: Tx, scope: Scope, reservation_ids: Collection[str], machines: Sequence[Mapping[Any, Any]]
 ) -> dict[str, set[str]]:
-    named = tx.all(
-        select(reservation_machines.c.machine_id, reservation_machines.c.reservation_id).where(
-            reservation_machines.c.org_id == scope.org,
-            reservation_machines.c.reservation_id.in_(list(reservation_ids)),
-            reservation_machines.c.machine_id.in_(list(machine_ids)),
-        )
+    """Return by machine which of the reservations name it."""
+    query = select(reservation_machines.c.machine_id, reservation_machines.c.reservation_id).where(
+        reservation_machines.c.org_id == scope.org,
+        reservation_machines.c.reservation_id.in_(list(reservation_ids)),
     )
+    if len(machines) <= FEW:
+        query = query.where(reservation_machines.c.machine_id.in_([machine["id"] for machine in machines]))
     found: dict[str, set[str]] = defaultdict(set)
-    for row in named:
+    for row in tx.all(query):
         found[row["machine_id"]].add(row["reservation_id"])
     return found

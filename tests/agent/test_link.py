@@ -18,6 +18,7 @@ from corral.protocol.messages import (
     CLOSE_SUPERSEDED,
     CLOSE_UNAUTHORIZED,
     Ack,
+    ClearFault,
     Described,
     Desired,
     Hello,
@@ -64,6 +65,9 @@ class Machine:
         self.asked.append(ask)
 
     def update(self, ask: Update) -> None:
+        return
+
+    def clear_fault(self, ask: ClearFault) -> None:
         return
 
 

@@ -30,8 +30,10 @@ from corral.protocol.messages import (
     CLOSE_UNAUTHORIZED,
     SERVER_MESSAGES,
     Ack,
+    ClearFault,
     Described,
     Desired,
+    FaultCleared,
     Hello,
     OpenStream,
     Removed,
@@ -93,6 +95,8 @@ class Peer(Protocol):
     def open_stream(self, ask: OpenStream) -> None: ...
 
     def update(self, ask: Update) -> None: ...
+
+    def clear_fault(self, ask: ClearFault) -> None: ...
 
 
 class MachineRemoved(Exception):
@@ -160,6 +164,11 @@ class Link:
         """Tell the site that a stream it asked for will not come."""
         if self._socket is not None:
             self._later(self._send("stream_refused", StreamRefused(stream, message)))
+
+    def fault_cleared(self, answer: FaultCleared) -> None:
+        """Answer that a GPU's fault is cleared."""
+        if self._socket is not None:
+            self._later(self._send("fault_cleared", answer))
 
     async def run(self) -> str:
         """Return the site's message when it has removed this machine."""
@@ -264,6 +273,8 @@ class Link:
             self._peer.desired(message)
         elif isinstance(message, OpenStream):
             self._peer.open_stream(message)
+        elif isinstance(message, ClearFault):
+            self._peer.clear_fault(message)
         elif isinstance(message, Update):
             self._peer.update(message)
         elif isinstance(message, Removed):

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,9 @@ import corral
 from corral.agent.calls import Calls
 from corral.agent.converge import Converger
 from corral.agent.data_location import DataKeeper
+from corral.agent.inventory.gpus import PREFIX
+from corral.agent.inventory.probe_messages import ProbeStatus
+from corral.agent.kernel_log import KernelLog
 from corral.agent.link import Link, Pace
 from corral.agent.observe import Observation, Observer, Ours, one_of_each
 from corral.agent.site import Site
@@ -35,15 +38,18 @@ from corral.agent.state import (
 from corral.agent.trial import OnTrial
 from corral.agent.tunnel import Streams
 from corral.agent.update import Updater
-from corral.agent.waiting import bounded, cancelled
+from corral.agent.waiting import bounded, cancelled, set_or_after
 from corral.agent.work import BootClock
 from corral.protocol.messages import (
     PROTOCOL_VERSION,
     Ack,
+    ClearFault,
     Condition,
     Described,
     Desired,
+    FaultCleared,
     Hello,
+    KernelLine,
     OpenStream,
     Report,
     Update,
@@ -52,6 +58,8 @@ from corral.protocol.messages import (
 
 log = logging.getLogger(__name__)
 OBSERVE_EVERY_S = 10.0
+HEAR_EVERY_S = 1.0
+CLEARING_MOST = 100
 FIRST_LOOK_S = 10.0
 """The session waits so long for the first look at GPUs and containers."""
 PROVEN_S = 15.0
@@ -81,6 +89,7 @@ class Parts:
     """This release is on trial: an older one watches over it."""
     data: DataKeeper | None = None
     """None: there is no data location, whatever the site wants."""
+    kernel: KernelLog = field(default_factory=lambda: KernelLog(None))
 
 
 class Agent:
@@ -94,6 +103,9 @@ class Agent:
         self._looked = asyncio.Event()
         self._answered = asyncio.Event()
         self._trial = parts.trial
+        self._kernel = parts.kernel
+        self._look = asyncio.Event()
+        self._clearing: list[ClearFault] = []
         self._state_trouble = ""
         self.link = Link(site, key, self, pace)
         self.streams = Streams(site, key, parts.work, parts.stream_calls)
@@ -117,7 +129,7 @@ class Agent:
             with contextlib.suppress(asyncio.TimeoutError):
                 await bounded(self._looked.wait(), FIRST_LOOK_S)
             link, update = self._start(self.link.run()), self._start(self.updates.run())
-            tasks += [link, update, self._start(self._prove())]
+            tasks += [link, update, self._start(self._prove()), self._start(self._hear_the_kernel())]
             # The loops never end by themselves: one that does has a bug, and hiding that would be worse.
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if update in done and update.exception() is None:
@@ -130,6 +142,7 @@ class Agent:
             await cancelled(*tasks)
             await self.streams.close()
             await self.work.close()
+            self._kernel.close()
 
     @staticmethod
     def _start(loop: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -152,6 +165,8 @@ class Agent:
 
     async def _observe(self) -> None:
         while True:
+            self._look.clear()
+            clearing, self._clearing = self._clearing, []
             ours = Ours(self.work.allocated_gpus(), self.work.foreign_gpus)
             seen = await asyncio.get_running_loop().run_in_executor(None, self._observer.read, ours)
             if seen.digest != self._observed.digest or seen.conditions != self._observed.conditions:
@@ -159,7 +174,30 @@ class Agent:
             self._observed = seen
             self._looked.set()
             self._keep_machine()
-            await asyncio.sleep(OBSERVE_EVERY_S)
+            self._answer(clearing)
+            await set_or_after(self._look, OBSERVE_EVERY_S)
+
+    async def _hear_the_kernel(self) -> None:
+        while True:
+            if self._kernel.poll():
+                self.link.report_soon()
+            await asyncio.sleep(HEAR_EVERY_S)
+
+    def _answer(self, clearing: Sequence[ClearFault]) -> None:
+        """Say what GPUs that are being cleared look like, by a look that began after that was asked."""
+        inventory = self._observed.inventory
+        health = {(one.vendor, one.uuid): one for one in (inventory.gpu_health if inventory is not None else ())}
+        self._kernel.poll()
+        for ask in clearing:
+            seen = health.get((ask.vendor, ask.uuid))
+            self.link.fault_cleared(FaultCleared(ask.ask, self._process.boot_id, self._kernel.newest, seen))
+
+    def _kernel_lines(self) -> tuple[KernelLine, ...]:
+        """Not before the GPUs are known, for a line tells only a slot."""
+        inventory = self._observed.inventory
+        if inventory is None or inventory.gpu_probe.startswith(PREFIX[ProbeStatus.STARTING]):
+            return ()
+        return self._kernel.lines()
 
     def _keep_machine(self) -> None:
         """Write who this machine is again, when the disk refused that before."""
@@ -207,10 +245,13 @@ class Agent:
             disk_free_mib={disk.mount: disk.free_mib for disk in (seen.inventory.disks if seen.inventory else ())},
             data_location=self._data.seen() if self._data is not None else None,
             update=self.updates.report,
+            kernel_lines=self._kernel_lines(),
         )
 
     def _conditions(self) -> tuple[Condition, ...]:
         found = (*self.work.conditions(), *self._observed.conditions)
+        if self._observed.inventory is not None and self._observed.inventory.gpus:
+            found = (*found, *self._kernel.conditions())
         if self._state_trouble:
             trouble = f"the agent's state cannot be saved: {self._state_trouble}"
             found = (*found, Condition("state_unwritable", trouble))
@@ -218,6 +259,7 @@ class Agent:
 
     def acked(self, ack: Ack, latency_s: float) -> Described | None:
         self._answered.set()
+        self._kernel.confirmed(ack.kernel_seen)
         self.work.log_seen(ack.log_seen)
         self.work.forget(ack.forget)
         return self.work.describe(ack.describe) if ack.describe else None
@@ -229,6 +271,11 @@ class Agent:
 
     def open_stream(self, ask: OpenStream) -> None:
         self.streams.open(ask, self.link.refuse_stream)
+
+    def clear_fault(self, ask: ClearFault) -> None:
+        if len(self._clearing) < CLEARING_MOST:
+            self._clearing.append(ask)
+        self._look.set()
 
     def update(self, ask: Update) -> None:
         self.updates.want(ask)

@@ -74,6 +74,12 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="a read-only image store to use beside the own one",
     )
+    running.add_argument(
+        "--kernel-log",
+        type=Path,
+        default=Path("/dev/kmsg"),
+        help="where the kernel's log is read, which tells of GPU faults (/dev/kmsg)",
+    )
     running.add_argument("--trial-fd", type=int, help=argparse.SUPPRESS)  # by an older release only
     running.set_defaults(command=_run)
 
@@ -196,6 +202,7 @@ async def _live(args: argparse.Namespace, state: StateFolder, trial: OnTrial | N
     from corral.agent.data_location import DataKeeper
     from corral.agent.drivers.lazy import LazyDriver
     from corral.agent.inventory.gpus import GpuProbe
+    from corral.agent.kernel_log import KernelLog
     from corral.agent.loop import Agent, Parts, bury
     from corral.agent.observe import MachineObserver
     from corral.agent.site import Site
@@ -217,7 +224,7 @@ async def _live(args: argparse.Namespace, state: StateFolder, trial: OnTrial | N
         observer = MachineObserver(GpuProbe(state.path), driver)
         try:
             streams = ThreadCalls(STREAM_THREADS, "stream")
-            parts = Parts(state, machine, work, observer, streams, trial, data)
+            parts = Parts(state, machine, work, observer, streams, trial, data, KernelLog(args.kernel_log))
             return await Agent(parts, Site.at(machine.url, state.ca()), state.key()).run()
         finally:
             observer.close()

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 @click.option("--prefix", default="sim", show_default=True, help="Machines are called PREFIX-00001 and so on.")
 @click.option("--pool", help="Their pool.")
 @click.option("--latency", default=0.0, type=click.FloatRange(0), metavar="SECONDS", help="A start and stop take this.")
+@click.option(
+    "--faults",
+    default=0,
+    type=click.IntRange(0, 100),
+    metavar="PERCENT",
+    help="So many machines have a GPU that breaks.",
+)
 @click.option("--for", "seconds", type=click.FloatRange(0), metavar="SECONDS", help="Default: until Ctrl-C.")
 @at("org", "cluster")
 def sim(
@@ -34,6 +41,7 @@ def sim(
     prefix: str,
     pool: str | None,
     latency: float,
+    faults: int,
     seconds: float | None,
 ) -> None:
     """Run simulated machines that speak the real protocol. Needs an admin's login: each joins with a token of its own.
@@ -51,7 +59,7 @@ def sim(
         with one_at_a_time:
             return cluster.create_join_token({"pool": pool} if pool else {}).token or ""
 
-    spec = FleetSpec(machines, Hardware(gpus=gpus, gpu_model=gpu_model), prefix, latency)
+    spec = FleetSpec(machines, Hardware(gpus=gpus, gpu_model=gpu_model), prefix, latency, faulty_percent=faults)
     site = Site.at(place.site.url, place.site.ca or "")
     note(f"Simulating {machines} machines in '{cluster.name}'. Ctrl-C ends them.")
 

@@ -29,6 +29,7 @@ from corral.agent.backoff import Jitter
 from corral.agent.link import Pace
 from corral.agent.site import Site
 from corral.protocol.messages import PROTOCOL_VERSION, JoinRequest
+from corral.sim.faults import FaultKind
 from corral.sim.machine import Hardware, Identity, SimMachine
 
 TokenSource = Callable[[int], str]
@@ -47,6 +48,8 @@ class FleetSpec:
     latency_s: float = 0.0
     """How long a simulated start and stop take."""
     rack_size: int = 16
+    faulty_percent: int = 0
+    """Of the machines; each has a GPU that breaks once all are connected."""
     pace: Pace = field(default_factory=Pace)
 
 
@@ -178,6 +181,15 @@ class Fleet:
             machine.link.drop()
         return await self.all_connected(deadline_s)
 
+    def fault_storm(self, percent: int) -> int:
+        """Break the first GPU of so many of the machines, in turn in each way there is; return how many that are."""
+        kinds = list(FaultKind)
+        able = [machine for machine in self._machines if machine.has_gpus]
+        hit = able[: len(able) * percent // 100]
+        for number, machine in enumerate(hit):
+            machine.break_gpu(0, kinds[number % len(kinds)])
+        return len(hit)
+
     def forget_latencies(self) -> None:
         """Measure anew from here."""
         self._latencies.clear()
@@ -218,6 +230,9 @@ async def run_fleet(
     fleet = Fleet(site, spec)
     await fleet.join(tokens)
     async with fleet.running():
+        if spec.faulty_percent:
+            await fleet.all_connected()
+            fleet.fault_storm(spec.faulty_percent)
         while True:
             await asyncio.sleep(every_s)
             told = tell(fleet.stats())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import corral
 from corral.agent.calls import InlineCalls
@@ -21,12 +21,14 @@ from corral.agent.work import BootClock, WorkMemory
 from corral.protocol.messages import (
     PROTOCOL_VERSION,
     Ack,
+    ClearFault,
     DataLocation,
     DataLocationSeen,
     DataState,
     Described,
     Desired,
     Disk,
+    FaultCleared,
     Gpu,
     GpuTelemetry,
     Hello,
@@ -38,6 +40,7 @@ from corral.protocol.messages import (
     UpdateState,
     Welcome,
 )
+from corral.sim.faults import FaultKind, SimGpus
 
 GIB = 1024
 GPU_MEMORY_MIB = 81_559
@@ -92,7 +95,7 @@ def inventory(name: str, hardware: Hardware) -> Inventory:
 def _gpu(name: str, number: int, model: str) -> Gpu:
     seed = hashlib.sha256(f"{name}/{number}".encode()).hexdigest()
     uuid = f"GPU-{seed[:8]}-{seed[8:12]}-{seed[12:16]}-{seed[16:20]}-{seed[20:32]}"
-    slot = f"00000000:{16 + 16 * number:02X}:00.0"
+    slot = f"00000000:{16 + 15 * number:02X}:00.0"
     return Gpu("nvidia", uuid, slot, model, GPU_MEMORY_MIB, serial=str(int(seed[32:43], 16)), minor=number)
 
 
@@ -111,7 +114,8 @@ class SimMachine:
     ) -> None:
         self.identity = identity
         self._inventory = inventory(identity.name, hardware)
-        self._digest = digest(self._inventory)
+        self.faults = SimGpus(self._inventory.gpus)
+        self._refresh()
         self._seen = seen
         self.release = corral.__version__
         self.on_update: Callable[[SimMachine, Update], None] = SimMachine.updated
@@ -168,12 +172,15 @@ class SimMachine:
             cpu_percent=3.0,
             memory_used_mib=self._inventory.memory_mib // 50,
             allocations=self.work.reports(),
+            kernel_lines=self.faults.lines,
             data_location=self._data_location(),
             update=self.update_report,
         )
 
     def acked(self, ack: Ack, latency_s: float) -> Described | None:
         self._seen(latency_s)
+        if self.faults.lines:
+            self.faults.confirmed(ack.kernel_seen)
         if ack.log_seen:
             self.work.log_seen(ack.log_seen)
         if ack.forget:
@@ -209,7 +216,31 @@ class SimMachine:
             return None
         return DataLocationSeen(self._data.generation, DataState.READY, copies=len(self.work.drives_in_use()))
 
+    def clear_fault(self, ask: ClearFault) -> None:
+        answer = FaultCleared(ask.ask, self._clock.boot_id, self.faults.newest, self.faults.of(ask.uuid))
+        self.link.fault_cleared(answer)
+
+    @property
+    def has_gpus(self) -> bool:
+        return bool(self._inventory.gpus)
+
+    def break_gpu(self, number: int, kind: FaultKind) -> None:
+        """Have one of its GPUs be faulty, and say so."""
+        self.faults.break_gpu(number, kind)
+        self._refresh()
+        self.link.report_soon()
+
+    def mend(self, number: int) -> None:
+        """Have a GPU's links up again; what was said of it stays said."""
+        self.faults.mend(number)
+        self._refresh()
+        self.link.report_soon()
+
     # -- what is made up --------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        self._inventory = replace(self._inventory, gpu_health=self.faults.health)
+        self._digest = digest(self._inventory)
 
     def _gpu_telemetry(self) -> tuple[GpuTelemetry, ...]:
         busy = self.work.allocated_gpus()

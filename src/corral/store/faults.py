@@ -144,19 +144,27 @@ def baselines(tx: Tx, scope: Scope, uuids: Collection[str]) -> Mapping[Identity,
     }
 
 
-def save_baseline(tx: Tx, scope: Scope, gpu: Identity, baseline: Baseline, *, new: bool) -> None:
-    vendor, uuid = gpu
-    values: dict[str, Any] = {
+def save_baselines(tx: Tx, scope: Scope, known: Collection[Identity], now: Mapping[Identity, Baseline]) -> None:
+    """Write baselines; `known` are the GPUs that have one already."""
+    new = [{"org_id": scope.org, **_its(gpu), **_values(tx, now[gpu])} for gpu in now if gpu not in known]
+    if new:
+        tx.run(insert(gpu_baselines), new)
+    for gpu in (gpu for gpu in now if gpu in known):
+        of_it = [_B.org_id == scope.org, *(_B[name] == value for name, value in _its(gpu).items())]
+        tx.run(update(gpu_baselines).where(*of_it).values(**_values(tx, now[gpu])))
+
+
+def _its(gpu: Identity) -> dict[str, str]:
+    return {"vendor": gpu[0], "uuid": gpu[1]}
+
+
+def _values(tx: Tx, baseline: Baseline) -> dict[str, Any]:
+    return {
         "counters": baseline.counters.plain(),
         "kernel_boot": baseline.boot,
         "kernel_seq": baseline.seq,
         "at": tx.now,
     }
-    if new:
-        tx.run(insert(gpu_baselines).values(org_id=scope.org, vendor=vendor, uuid=uuid, **values))
-    else:
-        of_it = (_B.org_id == scope.org, _B.vendor == vendor, _B.uuid == uuid)
-        tx.run(update(gpu_baselines).where(*of_it).values(**values))
 
 
 # --- what people see

@@ -118,11 +118,13 @@ def _save_baselines(ctx: Context, row: Row, parts: Sequence[Gpu], said: Acknowle
     nobody has seen yet fences."""
     seq = min(int(row["kernel_seq"]), said.seq) if row["kernel_boot"] == said.boot else -1
     known = rows.baselines(ctx.tx, ctx.scope, [gpu.uuid for gpu in parts])
+    after = {}
     for gpu in parts:
         was = known.get((gpu.vendor, gpu.uuid))
-        counters = cleared(said.counters, was.counters if was else None)
-        baseline = Baseline(counters, said.boot, seq)
-        rows.save_baseline(ctx.tx, ctx.scope, (gpu.vendor, gpu.uuid), baseline, new=was is None)
+        told = said.counters if gpu == parts[0] else None  # of its parts the machine says nothing
+        counters = cleared(told, was.counters if was is not None else None)
+        after[(gpu.vendor, gpu.uuid)] = Baseline(counters, said.boot, seq)
+    rows.save_baselines(ctx.tx, ctx.scope, known, after)
 
 
 def _judge_again(tx: Tx, ref: MachineRef, parts: Sequence[Gpu], said: Acknowledged) -> None:

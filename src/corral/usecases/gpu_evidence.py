@@ -15,7 +15,7 @@ from corral.domain import inventory as inventory_rules
 from corral.domain import kernel_lines
 from corral.domain.allocations import legible
 from corral.domain.events import Entry
-from corral.domain.faults import MISSING, Baseline, Fault, Health, by_counters, judged, meaning, same_cause
+from corral.domain.faults import MISSING, Baseline, Counters, Fault, Health, by_counters, judged, meaning, same_cause
 from corral.domain.inventory import STAND_IN, Gpu, GpuState, Inventory
 from corral.domain.kernel_lines import Place, Said, Verdict, place
 from corral.domain.machines import MachineRef
@@ -127,15 +127,16 @@ def judge_health(gpus: Gpus, health: Iterable[Health]) -> None:
     here = {_identity(gpu): gpu for gpu in gpus.here if not gpu.uuid.startswith(STAND_IN)}
     known = [identity for identity in told if identity in here]
     before = rows.baselines(gpus.tx, Scope(gpus.machine.org_id), [uuid for _, uuid in known])
+    after: dict[Identity, Baseline] = {}
     for identity in known:
-        was, gpu = before.get(identity), here[identity]
-        for fault in by_counters(told[identity], was.counters if was else None):
-            for one in gpus.parts(gpu):
+        was = before.get(identity)
+        counters = was.counters if was is not None else None
+        for fault in by_counters(told[identity], counters):
+            for one in gpus.parts(here[identity]):
                 gpus.fault(one, fault)
-        after = judged(told[identity], was.counters if was else None)
-        if was is None or was.counters != after:
-            baseline = replace(was, counters=after) if was else Baseline(after)
-            rows.save_baseline(gpus.tx, Scope(gpus.machine.org_id), identity, baseline, new=was is None)
+        after[identity] = replace(was or Baseline(Counters()), counters=judged(told[identity], counters))
+    changed = {identity: baseline for identity, baseline in after.items() if baseline != before.get(identity)}
+    rows.save_baselines(gpus.tx, Scope(gpus.machine.org_id), before, changed)
 
 
 def _follow(tx: Tx, machine: MachineRef) -> None:

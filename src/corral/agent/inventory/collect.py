@@ -47,6 +47,7 @@ def collect(
         cuda_version=reading.cuda_version,
         gpu_probe=reading.status,
         gpus=_guarded(lambda: mark_busy(reading, holds, root), reading.gpus),
+        gpu_health=reading.health,
         disks=_guarded(lambda: disks.disks(root), ()),
     )
 

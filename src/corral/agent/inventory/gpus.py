@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from corral.agent.inventory.files import printable
 from corral.agent.inventory.known import KnownGpus
 from corral.agent.inventory.probe_messages import Answer, Device, ProbeStatus
 from corral.agent.inventory.supervisor import Patience, ProbeSupervisor
-from corral.protocol.messages import Condition, Gpu, GpuState, GpuTelemetry
+from corral.protocol.messages import Condition, Gpu, GpuHealth, GpuState, GpuTelemetry
 
 DEADLINE_S = 20.0
 """For one answer of a probe that is up."""
@@ -32,6 +32,8 @@ class GpuReading:
     """In PCI order; those known and not seen now too."""
     telemetry: tuple[GpuTelemetry, ...] = ()
     """Of the GPUs that answer."""
+    health: tuple[GpuHealth, ...] = ()
+    """The same GPUs' counters."""
     driver_version: str = ""
     cuda_version: str = ""
     status: str = "none"
@@ -75,6 +77,7 @@ class GpuProbe:
         return GpuReading(
             gpus=gpus,
             telemetry=tuple(telemetry(devices[gpu.uuid]) for gpu in gpus if gpu.uuid in devices),
+            health=tuple(_health(gpus, devices)),
             driver_version=self._versions[0],
             cuda_version=self._versions[1],
             status="ok",
@@ -95,6 +98,13 @@ class GpuProbe:
             status=status,
             conditions=conditions(answer, has_gpus=bool(self._known.gpus)),
         )
+
+
+def _health(gpus: Sequence[Gpu], devices: Mapping[str, Device]) -> Iterator[GpuHealth]:
+    for gpu in gpus:
+        health = devices[gpu.uuid].health if gpu.uuid in devices else None
+        if health is not None:
+            yield health
 
 
 def telemetry(device: Device) -> GpuTelemetry:

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from corral.agent.inventory import driver_files, pci
 from corral.agent.inventory.files import MIB, read_text
+from corral.agent.inventory.nvml_health import HealthReader
 from corral.agent.inventory.probe_messages import Answer, Device, GpuProcess, ProbeStatus
 from corral.protocol import codec
 
@@ -76,6 +77,7 @@ class Session:
     def __init__(self, nvml: Any, root: Path) -> None:
         nvml.nvmlInit()
         self._nvml = nvml
+        self._health = HealthReader(nvml)
         self._root = root
         self._library = loaded_library()
         self._identities: dict[int, Device] = {}
@@ -155,6 +157,7 @@ class Session:
                 lambda: int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)), 0
             ),
             power_mw=self._optional(lambda: int(nvml.nvmlDeviceGetPowerUsage(handle)), 0),
+            health=self._health.read(handle, device.uuid),
         )
 
     def _processes(self, handle: Any) -> tuple[tuple[GpuProcess, ...], str]:

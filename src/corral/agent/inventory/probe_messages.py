@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from corral.protocol.messages import GpuHealth
+
 REQUEST = b'{"read":"gpus"}\n'
 
 
@@ -56,6 +58,8 @@ class Device:
     memory_used_mib: int = 0
     temperature_c: int = 0
     power_mw: int = 0
+    health: GpuHealth | None = None
+    """Its counters; None: it does not answer."""
 
 
 @dataclass(frozen=True)

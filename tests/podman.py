@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from corral.agent.drivers.base import Started
+from corral.agent.drivers.base import Drives, Started
 from corral.agent.drivers.host import mount_points, unmount
 from corral.agent.drivers.podman import PodmanConfig, PodmanDriver
 from corral.agent.images import BASE_IMAGE
@@ -87,6 +87,7 @@ class Box:
     image_stores: tuple[Path, ...] = ()
     network: bool = True
     cdi_dirs: tuple[Path, ...] = (Path("/etc/cdi"), Path("/var/run/cdi"))
+    drives: Drives | None = None
     drivers: list[PodmanDriver] = field(default_factory=list)
 
     def driver(self) -> PodmanDriver:
@@ -98,7 +99,7 @@ class Box:
             cdi_dirs=self.cdi_dirs,
             image_stores=self.image_stores,
         )
-        self.drivers.append(PodmanDriver(config))
+        self.drivers.append(PodmanDriver(config, self.drives))
         return self.drivers[-1]
 
     def folder(self, allocation: str) -> Path:

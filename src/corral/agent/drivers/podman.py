@@ -12,7 +12,7 @@ import json
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -234,6 +234,7 @@ class PodmanDriver:
         sshd.prepare_accounts(rootfs)
         progress(Step.STARTING, f"{want.vcpu} vCPU, {want.ram_mib} MiB of memory, {len(want.gpus)} GPUs")
         drives = self._prepared(want)
+        clear_links(rootfs, drives)
         network = self._attach(want)
         place = podman_spec.Place(
             rootfs=rootfs,
@@ -441,3 +442,11 @@ class PodmanDriver:
         for thread in self._followers:
             thread.join()
         self._service.close()
+
+
+def clear_links(rootfs: Path, drives: Collection[str]) -> None:
+    """Remove links that the tenant put where its drives are mounted: they would be mounted where those lead."""
+    folder = rootfs / podman_spec.DRIVES.lstrip("/")
+    for path in (folder, *(folder / name for name in drives)) if drives else ():
+        if path.is_symlink():
+            path.unlink()

@@ -57,12 +57,13 @@ class Place:
     """Hard limits "nofile" and "nproc": both are sent, because sending one drops the other's default."""
 
 
+DRIVES = "/drives"
 _DRIVE = ["ro", "bind", "nosuid", "nodev"]
 
 
 def drive_mount(name: str) -> str:
     """Return where a container finds a drive."""
-    return f"/drives/{name}"
+    return f"{DRIVES}/{name}"
 
 
 def container_name(allocation: str) -> str:

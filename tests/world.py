@@ -177,7 +177,8 @@ class World:
             tx.run(insert(workloads).values(**row, **_workload_row(tx)))
             held = self.ids.allocations[name] = new_id(tx.now)
             machine_id = self.ids.machines[machine]
-            held_row = {"id": held, **place, "machine_id": machine_id, "workload_id": id, **ask}
+            model = "H100" if gpu_count else ""
+            held_row = {"id": held, **place, "machine_id": machine_id, "workload_id": id, "gpu_model": model, **ask}
             tx.run(
                 insert(allocations).values(
                     **held_row, placed_at=tx.now, ran_at=tx.now, seen_state="running", seen_gpus=[]

@@ -80,10 +80,23 @@ def test_somebody_logged_in_accepts_an_invitation_as_themselves(running: Running
 
 
 def test_access_is_granted_shown_and_revoked(cli: Cli) -> None:
-    granted = cli("admin", "workspace", "access", "grant", "-w", "private", "--pool", "h100", "--quota", "4")
-    assert granted.code == 0 and "h100" in granted.out and "at most 4 GPUs" in granted.out
+    granted = cli(
+        "admin",
+        "workspace",
+        "access",
+        "grant",
+        "-w",
+        "private",
+        "--pool",
+        "h100",
+        "--gpus",
+        "4",
+        "--gpu-model",
+        "H100=2",
+    )
+    assert granted.code == 0 and "h100" in granted.out and "0 of 4 GPUs, 0 of 2 H100" in granted.out
     row = json.loads(cli("admin", "workspace", "access", "show", "-w", "private", "--json").out)[0]
-    assert (row["pools"], row["gpu_quota"]) == (["h100"], 4)
+    assert (row["pools"], row["quota"]["gpus"], row["quota"]["gpu_models"]) == (["h100"], 4, {"H100": 2})
     assert cli("admin", "workspace", "access", "revoke", "-w", "private").code == 0
     assert cli("admin", "workspace", "access", "show", "-w", "private").out == ""
 

@@ -35,14 +35,3 @@ def test_a_pool_means_its_own_machines_only() -> None:
     assert not access.may_use(("h100",), "a100")
     assert not access.may_use(("h100",), "")
     assert not access.may_use((), "")
-
-
-@pytest.mark.parametrize("quota", [-1, 1_000_001])
-def test_a_quota_is_a_number_of_gpus(quota: int) -> None:
-    with pytest.raises(Refusal):
-        access.gpu_quota(quota)
-
-
-def test_no_quota_is_no_limit_and_zero_is_none_at_all() -> None:
-    assert access.gpu_quota(None) is None
-    assert access.gpu_quota(0) == 0

@@ -75,7 +75,7 @@ def test_why_no_new_work_lands_on_a_machine(standing: Standing, why: str) -> Non
         ("", GpuCounts(8, 8, 4, 0), False, "GPUs busy: held by processes outside Corral"),
         ("", GpuCounts(8, 8, 0, 8), True, "quota reached"),
         ("", GpuCounts(), False, "available"),
-        ("", GpuCounts(), True, "available"),
+        ("", GpuCounts(), True, "quota reached"),
         ("down", GpuCounts(8, 8, 8, 0), True, "down"),
     ],
 )

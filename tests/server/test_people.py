@@ -51,13 +51,13 @@ def test_from_the_first_link_to_a_member_at_work(db: Database, tmp_path: Path) -
     assert answer["orgs"] == [{"slug": "acme", "name": "Acme", "role": "owner"}]
     ok(owner.post("/api/v1/orgs/acme/hosted-cluster"))
     ok(owner.post("/api/v1/orgs/acme/workspaces", json={"slug": "research"}), 201)
-    ok(owner.put("/api/v1/orgs/acme/workspaces/research/access/default", json={"pools": ["*"], "gpu_quota": 8}))
+    ok(owner.put("/api/v1/orgs/acme/workspaces/research/access/default", json={"pools": ["*"], "quota": {"gpus": 8}}))
     link = ok(owner.post("/api/v1/orgs/acme/invitations", json={"role": "member", "login": "bob"}), 201)["link"]
     member, _ = by_link(link, "bob", password=PASSWORD)
     assert ok(member.get("/api/v1/orgs/acme/workspaces"))["items"] == []
     ok(owner.put("/api/v1/orgs/acme/workspaces/research/members/bob", json={"part": "member"}))
     access = ok(member.get("/api/v1/orgs/acme/workspaces/research/access"))["items"][0]
-    assert (access["cluster"], access["pools"], access["gpu_quota"]) == ("default", ["*"], 8)
+    assert (access["cluster"], access["pools"], access["quota"]["gpus"]) == ("default", ["*"], 8)
     ok(member.post("/api/v1/me/ssh-keys", json={"public_key": public_key("bob@laptop")}), 201)
     token = ok(member.post("/api/v1/me/tokens", json={"name": "ci", "scopes": ["org:read"]}), 201)["token"]
     program = Client(http, token)

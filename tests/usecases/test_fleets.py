@@ -138,7 +138,8 @@ def test_what_is_remembered_is_what_would_be_read_anew(world: World) -> None:
     for step in steps:
         with world.db.read() as tx:
             known, anew = remembered.seen(tx, scope, cluster), Fleets().seen(tx, scope, cluster)
-        assert {ws: n for ws, n in known.live_gpus.items() if n} == {ws: n for ws, n in anew.live_gpus.items() if n}
+        counts = [{ws: +its for ws, its in tenancy.counted.live.items() if +its} for tenancy in (known, anew)]
+        assert counts[0] == counts[1]
         assert [one.name for one in known.queue] == [one.name for one in anew.queue]
         free = [{name: (m.vcpu, m.by_model) for name, m in t.fleet.machines.items()} for t in (known, anew)]
         assert free[0] == free[1]
@@ -162,7 +163,7 @@ def test_when_one_machine_changed_nothing_else_is_read_again(world: World, monke
     def changes(tx: Tx, scope: Scope, cluster_id: str, version: int) -> fleet.Changes:
         found = changed_since(tx, scope, cluster_id, version)
         read.extend(facts.name for facts in found.machines)
-        read.extend(found.live_gpus)
+        read.extend(found.live)
         return found
 
     monkeypatch.setattr(fleet, "changed_since", changes)

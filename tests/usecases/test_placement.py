@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from sqlalchemy import update
@@ -12,6 +13,7 @@ from corral.domain import quotas
 from corral.domain.allocations import Seen
 from corral.domain.compute_clusters import Creation
 from corral.domain.errors import Refusal
+from corral.domain.quotas import Quota
 from corral.store import access, fleet
 from corral.store.engine import Database
 from corral.store.tables.machines import gpus, machines
@@ -39,11 +41,11 @@ def set_machine(world: World, name: str, **values: object) -> None:
         tx.run(update(machines).where(machines.c.id == world.ids.machines[name]).values(**values))
 
 
-def grant(world: World, pools: tuple[str, ...], quota: int | None = None) -> None:
+def grant(world: World, pools: tuple[str, ...], quota: int | None = None, **others: Any) -> None:
     scope, cluster = Scope(world.ids.orgs["acme"]), world.ids.clusters["default"]
     with world.db.write() as tx:
         fleet.touch(tx, scope, cluster)
-        access.put(tx, scope, world.ids.workspaces["acme/research"], cluster, quota)
+        access.put(tx, scope, world.ids.workspaces["acme/research"], cluster, Quota(quota, **others))
         access.put_pools(tx, scope, world.ids.workspaces["acme/research"], cluster, pools)
 
 

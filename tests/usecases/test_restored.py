@@ -57,7 +57,7 @@ def same(world: World, fleets: Fleets) -> None:
     where = ref(world, "one")
     with world.db.read() as tx:
         old, new = (known.seen(tx, Scope(where.org_id), where.cluster_id) for known in (fleets, Fleets()))
-    assert (old.queue, old.live_gpus, old.last_queue_no) == (new.queue, new.live_gpus, new.last_queue_no)
+    assert (old.queue, old.counted.live, old.last_queue_no) == (new.queue, new.counted.live, new.last_queue_no)
 
 
 def advance(world: World, fleets: Fleets | None = None) -> None:
@@ -124,7 +124,7 @@ def test_an_admin_decides_about_a_machine_that_does_not_come_back(world: World, 
         if decide == "release":
             machines.release_quarantine(ctx, "default", "two")
         else:
-            machines.remove(ctx, "default", "two", force=False)
+            removal.remove(ctx, "default", "two", force=False)
     advance(world)
     assert not workload(world, "dev")["queued"]
 

@@ -6,6 +6,7 @@ import pytest
 
 from corral.domain.errors import Refusal
 from corral.domain.permissions import Part
+from corral.domain.quotas import Quota
 from corral.store import fleet, journal
 from corral.store.journal import Filter
 from corral.store.transaction import Scope, Signal, Wake
@@ -81,10 +82,10 @@ def test_who_is_taken_out_of_a_workspace_loses_their_streams(world: World) -> No
 def test_access_is_set_shown_and_taken_away(world_on_both: World) -> None:
     world = world_on_both
     with world.act("admin", "acme", "private") as ctx:
-        made = access.put(ctx, "default", ["h100", "a100"], 8)
-        assert (made.pools, made.gpu_quota, made.gpus_in_use, made.hosted) == (("a100", "h100"), 8, 0, True)
+        made = access.put(ctx, "default", ["h100", "a100"], Quota(gpus=8))
+        assert (made.pools, made.quota.gpus, made.used.gpus, made.hosted) == (("a100", "h100"), 8, 0, True)
     with world.act("admin", "acme", "private") as ctx:
-        assert access.put(ctx, "default", ["*"], None).pools == ("*",)
+        assert access.put(ctx, "default", ["*"], Quota()).pools == ("*",)
         access.remove(ctx, "default")
         assert list(access.listed(ctx, None, 10)) == []
         with pytest.raises(Refusal):
@@ -95,7 +96,7 @@ def test_access_shows_what_is_in_use(world: World) -> None:
     world.add_machine("gpu-1", gpu_count=4)
     world.add_workload("dev", "gpu-1", gpu_count=3)
     with world.act("member", "acme", "research") as ctx:
-        assert access.listed(ctx, None, 10)[0].gpus_in_use == 3
+        assert access.listed(ctx, None, 10)[0].used.gpus == 3
 
 
 def test_a_change_of_access_is_one_audit_entry_and_wakes_placement(world: World) -> None:
@@ -106,15 +107,15 @@ def test_a_change_of_access_is_one_audit_entry_and_wakes_placement(world: World)
         before = fleet.lock(tx, scope, cluster)
     for _ in range(2):
         with world.act("admin", "acme", "research") as ctx:
-            access.put(ctx, "default", ["h100"], 4)
+            access.put(ctx, "default", ["h100"], Quota(gpus=4))
     with world.db.write() as tx:
         assert fleet.lock(tx, scope, cluster) == before + 1
         entries = journal.newest_first(tx, scope, Filter("audit"), before=None, limit=10)
     assert heard == [Signal(Wake.PLACEMENT, cluster, scope.org)]
     assert [entry["type"] for entry in entries] == ["workspace.access"]
     assert entries[0]["data"] == {
-        "before": {"pools": ["*"], "gpu_quota": None},
-        "after": {"pools": ["h100"], "gpu_quota": 4},
+        "before": {"pools": ["*"], "quota": {}},
+        "after": {"pools": ["h100"], "quota": {"gpus": 4}},
     }
 
 
@@ -130,5 +131,5 @@ def test_a_pool_is_added_to_what_is_granted(world: World) -> None:
 def test_a_cluster_of_another_organisation_is_not_found(world: World) -> None:
     for cluster in ("absent", "other"):
         with pytest.raises(Refusal) as refused, world.act("admin", "acme", "research") as ctx:
-            access.put(ctx, cluster, ["*"], None)
+            access.put(ctx, cluster, ["*"], Quota())
         assert refused.value.code == "NOT_FOUND"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import click
 
@@ -128,14 +129,32 @@ def remove(place: Place, login: str) -> None:
 
 @workspace.group()
 def access() -> None:
-    """What the workspace may use of clusters: pools and a GPU quota."""
+    """What the workspace may use of clusters: pools and a quota."""
+
+
+_QUOTAS = [
+    ("gpus", "GPUs"),
+    ("vcpu", "vCPU"),
+    ("ram_gib", "GiB RAM"),
+    ("storage_gib", "GiB storage"),
+    ("gpu_hours_month", "GPU-hours a month"),
+]
+
+
+def _quota(row: dict[str, Any]) -> str:
+    """Return what is limited, and what is used of it."""
+    quota, used = row["quota"], row["used"]
+    limits = [(used[name], quota[name], unit) for name, unit in _QUOTAS if quota[name] is not None]
+    models = [(used["gpu_models"].get(model, 0), most, model) for model, most in sorted(quota["gpu_models"].items())]
+    said = [f"{used:g} of {most} {unit}" for used, most, unit in (*limits[:1], *models, *limits[1:])]
+    return ", ".join(said) or "none"
 
 
 _ACCESS = [
     column("CLUSTER", "cluster"),
     Column("POOLS", lambda row: "every machine" if row["pools"] == ["*"] else row["pools"]),
-    Column("GPUS IN USE", lambda row: str(row["gpus_in_use"]), right=True),
-    Column("QUOTA", lambda row: "none" if row["gpu_quota"] is None else str(row["gpu_quota"]), right=True),
+    Column("GPUS IN USE", lambda row: str(row["used"]["gpus"]), right=True),
+    Column("QUOTA", _quota, flow=True),
 ]
 
 
@@ -147,16 +166,40 @@ def show_access(place: Place) -> None:
     emit(rows, lambda: table(rows, _ACCESS, "No access to a cluster. Admins give it: corral workspace access grant"))
 
 
+def _models(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, int]:
+    """Return quotas by GPU model, given as MODEL=GPUS."""
+    models = {}
+    for one in given:
+        model, _, gpus = one.rpartition("=")
+        if not model or not gpus.isascii() or not gpus.isdigit():
+            raise click.BadParameter(f"{one!r} is not MODEL=GPUS, like H100=8")
+        models[model] = int(gpus)
+    return models
+
+
+_MOST = click.IntRange(0)
+
+
 @access.command()
 @click.option("--pool", "pools", multiple=True, help="A pool it may use; repeatable. Default: every machine (*).")
-@click.option("--quota", type=click.IntRange(0), metavar="GPUS", help="At most so many at once. Default: no limit.")
+@click.option("--gpus", type=_MOST, help="At most so many GPUs at once. Default, of each: no limit.")
+@click.option(
+    "--gpu-model", "gpu_models", multiple=True, metavar="MODEL=GPUS", callback=_models, help="Of a model; repeatable."
+)
+@click.option("--vcpu", type=_MOST, help="At most so many vCPU at once.")
+@click.option("--ram-gib", type=_MOST, help="At most so much RAM at once.")
+@click.option("--storage-gib", type=_MOST, help="At most so much storage at once.")
+@click.option("--gpu-hours", "gpu_hours_month", type=_MOST, help="At most so many GPU-hours in a month (UTC).")
 @at("org", "workspace", "cluster")
-def grant(place: Place, pools: tuple[str, ...], quota: int | None) -> None:
+def grant(place: Place, pools: tuple[str, ...], **quota: Any) -> None:
     """Set what the workspace may use of a cluster; it replaces what was set before. What runs keeps running."""
     one = place.workspace.set_access(place.cluster.name, pools or ("*",), quota)
     what = "every machine" if one.pools == ["*"] else f"pools {shown(one.pools)}"
-    limit = "no quota" if one.gpu_quota is None else f"at most {one.gpu_quota} GPUs"
-    emit(one.raw, lambda: say(f"'{safe(place.workspace.name)}' may use {what} of '{safe(one.cluster)}', {limit}."))
+    limit = _quota(one.raw)
+    quotas = "no quota" if limit == "none" else f"quota: {limit}"
+    emit(
+        one.raw, lambda: say(f"'{safe(place.workspace.name)}' may use {what} of '{safe(one.cluster)}', {safe(quotas)}.")
+    )
 
 
 @access.command()

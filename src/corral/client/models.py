@@ -41,6 +41,8 @@ class ClusterInfo(View):
     machine_limit: int | None = None
     machines: int = 0
     up: int = 0
+    down: int = 0
+    cordoned: int = 0
     gpus: int = 0
     joined_at: datetime | None = None
 
@@ -150,8 +152,23 @@ class Machine(View):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fault(View):
+    """A latched fault of a GPU. `evidence`: the kernel's line or the counter; `count`: how often it was said."""
+
+    code: str
+    meaning: str
+    since: datetime
+    last_at: datetime
+    evidence: str = ""
+    count: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class Gpu(View):
-    """`state`: ok | unreadable | missing | conflict; `workload` and `workspace` hold it (None: free)."""
+    """`state`: ok | unreadable | missing | conflict; `workload` and `workspace` hold it (None: free).
+
+    With one of `faults` it is fenced: never assigned until that is cleared.
+    """
 
     uuid: str
     vendor: str
@@ -164,6 +181,7 @@ class Gpu(View):
     busy: str = ""
     workload: str | None = None
     workspace: str | None = None
+    faults: list[Fault] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,6 +309,7 @@ class OrgInfo(View):
     contact: str = ""
     role: str | None = None
     created_at: datetime | None = None
+    machine_limit: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,13 +365,38 @@ class WorkspaceMember(View):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Quota(View):
+    """The most that a workspace's live work may hold of a cluster, and GPU-hours a UTC month. None: no limit."""
+
+    gpus: int | None = None
+    gpu_models: dict[str, int] = field(default_factory=dict)
+    vcpu: int | None = None
+    ram_gib: int | None = None
+    storage_gib: int | None = None
+    gpu_hours_month: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuotaUse(View):
+    """What counts against a quota. `gpu_hours_kept`: with what live work may still use of this month."""
+
+    gpus: int = 0
+    gpu_models: dict[str, int] = field(default_factory=dict)
+    vcpu: int = 0
+    ram_gib: int = 0
+    storage_gib: int = 0
+    gpu_hours_month: float = 0
+    gpu_hours_kept: float = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Access(View):
-    """What a workspace may use of a cluster; `gpu_quota` None: no limit; pool `*`: every machine."""
+    """What a workspace may use of a cluster, and what is used of its quota; pool `*`: every machine."""
 
     cluster: str
     pools: list[str]
-    gpu_quota: int | None = None
-    gpus_in_use: int = 0
+    quota: Quota
+    used: QuotaUse
     hosted: bool = False
     changed_at: datetime | None = None
 

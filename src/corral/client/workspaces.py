@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from corral.client import topology
 from corral.client.compute import ComputeCluster, creation
 from corral.client.compute_models import ComputeInfo, Explanation
 from corral.client.decode import decode
-from corral.client.models import Access, AllocatedMachine, WorkspaceInfo, WorkspaceMember
+from corral.client.models import Access, AllocatedMachine, NewJoinToken, WorkspaceInfo, WorkspaceMember
 from corral.client.topology import LocatedGpu, TopologySite
 from corral.client.transport import Transport, quoted
 
@@ -50,14 +50,29 @@ class Workspace:
         for item in self._transport.pages(f"{self._path}/access"):
             yield decode(Access, item)
 
-    def set_access(self, cluster: str, pools: Sequence[str], gpu_quota: int | None = None) -> Access:
-        """Set the pools (`*`: every machine) and the quota (None: no limit). What runs keeps running."""
-        body = {"pools": list(pools), "gpu_quota": gpu_quota}
+    def set_access(self, cluster: str, pools: Sequence[str], quota: Mapping[str, object] | None = None) -> Access:
+        """Set the pools (`*`: every machine) and the quota (None: no limit). What runs keeps running.
+
+        `quota`: the fields of `Quota`; what is left out has no limit.
+        """
+        body = {"pools": list(pools), "quota": dict(quota or {})}
         return decode(Access, self._transport.call("PUT", f"{self._path}/access/{quoted(cluster)}", body))
 
     def revoke_access(self, cluster: str) -> None:
         """Take the access away. Errors: `CONFLICT` while work of the workspace lives there."""
         self._transport.call("DELETE", f"{self._path}/access/{quoted(cluster)}")
+
+    def create_join_token(
+        self, labels: Mapping[str, str] | None = None, ttl_seconds: int = 3600, *, cluster: str | None = None
+    ) -> NewJoinToken:
+        """Make a token with which one machine joins; the workspace is granted the label's pool.
+
+        An organisation without a cluster begins to use the hosted one. Errors: as of a cluster's, and
+        `CLUSTER_REQUIRED` where there are several and none is named.
+        """
+        body = {"labels": dict(labels or {}), "ttl_seconds": ttl_seconds}
+        given = body if cluster is None else {**body, "cluster": cluster}
+        return decode(NewJoinToken, self._transport.call("POST", f"{self._path}/enrollment-tokens", given))
 
     def machines(self) -> Iterator[AllocatedMachine]:
         """Yield the machines of the workspace's pools: look here before creating something."""

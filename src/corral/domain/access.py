@@ -1,4 +1,4 @@
-"""Access: the pools of a cluster that a workspace may use, and its GPU quota there (spec 00, spec 05).
+"""Access: the pools of a cluster that a workspace may use (spec 00, spec 05). Its quota there: `domain/quotas.py`.
 
 A pool is the value of a machine's `pool` label. `*` means every machine of the organisation
 in the cluster, those without a pool too.
@@ -14,7 +14,6 @@ from corral.domain.ids import shown
 
 EVERY_POOL = "*"
 POOLS_MAX = 100
-QUOTA_MAX = 1_000_000
 _POOL = re.compile(r"[A-Za-z0-9._:/-]{1,63}")
 
 
@@ -34,13 +33,6 @@ def pools(asked: Sequence[str]) -> tuple[str, ...]:
                 field="pools",
             )
     return tuple(sorted(set(asked)))
-
-
-def gpu_quota(asked: int | None) -> int | None:
-    """Return the quota: how many GPUs the workspace may hold there (None: no limit). Errors: `INVALID_REQUEST`."""
-    if asked is not None and not 0 <= asked <= QUOTA_MAX:
-        raise Refusal("INVALID_REQUEST", f"gpu_quota: use 0 to {QUOTA_MAX}, or null for no limit.", field="gpu_quota")
-    return asked
 
 
 def may_use(granted: Iterable[str], pool: str) -> bool:

@@ -156,16 +156,20 @@ class Ahead:
 
 
 def could_ever(kind: Kind, ask: PlacementAsk) -> bool:
-    """Return whether machines of this kind could take it if nothing else ran on them."""
+    """Return whether machines of this kind could take it now if nothing else ran on them."""
+    if ask.room is not None and not within(on_machine(ask.ask, kind.total), ask.room):
+        return False
+    return could_hold(kind, ask) and not refused_by(kind.windows, ask.workspace, ask.now, ask.sure_end)
+
+
+def could_hold(kind: Kind, ask: PlacementAsk) -> bool:
+    """Return whether machines of this kind are large enough for it, and what was asked for."""
     if not ask.sees(kind.pool) or ask.pool not in (None, kind.pool) or (ask.drives and not kind.data):
         return False
     most = max((n for model, n in kind.models if ask.takes(model)), default=-1)
     if (ask.gpu_model is not None or ask.ask.gpus) and most < ask.ask.gpus:
         return False
-    need = on_machine(ask.ask, kind.total)
-    if not within(need, kind.total) or not (ask.room is None or within(need, ask.room)):
-        return False
-    return not refused_by(kind.windows, ask.workspace, ask.now, ask.sure_end)
+    return within(on_machine(ask.ask, kind.total), kind.total)
 
 
 def within(need: Resources, most: Resources) -> bool:

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from corral.domain.asks import Ahead, Gpu, Kind, MachineFacts, PlacementAsk, Plan, within
+from corral.domain.asks import Ahead, Gpu, Kind, MachineFacts, PlacementAsk, Plan, could_hold, within
 from corral.domain.reservations import Window
 from corral.domain.resources import Ask, Resources, on_machine
 from corral.domain.shelves import NEVER, Cell, Key, Level, Shelf, looked_at, micros, places
@@ -56,6 +56,7 @@ Found = tuple[int, int, int, int, str, str]
 _Search = tuple[PlacementAsk, int, Ahead, set[str]]
 """An ask, its sure end, whom it must not overtake, and the machines those wait for by name."""
 _NONE: set[str] = set()
+_OTHER = ("vcpu", "ram_mib", "storage_mib")
 
 
 _Place = tuple[str, str, bool]
@@ -207,6 +208,15 @@ class Fleet:
                 self._needs.clear()
             known = self._needs[(ask, kind_no)] = on_machine(ask, self._by_number[kind_no].total)
         return known
+
+    def least(self, want: PlacementAsk) -> Resources:
+        """Return what the ask takes at least of vCPU, RAM and storage, wherever it could ever go."""
+        named = self.machines.get(want.machine) if want.machine is not None else None
+        kinds = [named.kind] if named is not None else self._kinds
+        needs = [on_machine(want.ask, kind.total) for kind in kinds if could_hold(kind, want)]
+        if not needs:
+            return Resources()
+        return Resources(want.ask.gpus, *(min(getattr(need, name) for need in needs) for name in _OTHER))
 
     def find(self, want: PlacementAsk, ahead: Ahead) -> Found | None:
         """Return the best fit for an ask that names no machine, or None."""

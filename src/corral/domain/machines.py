@@ -91,7 +91,8 @@ def closed_because(standing: Standing) -> str:
 def status_text(closed: str, gpus: GpuCounts, quota_reached: bool) -> str:
     """Return the one thing a developer reads beside a machine ("available" = something can be created).
 
-    `closed` is `closed_because`. A machine without GPUs is never Sold Out.
+    `closed` is `closed_because`; `quota_reached`: by what could be created on it. A machine without GPUs is never
+    Sold Out.
     """
     if closed:
         return closed
@@ -99,7 +100,7 @@ def status_text(closed: str, gpus: GpuCounts, quota_reached: bool) -> str:
         return "all GPUs faulty"
     if gpus.total and not gpus.free:
         return "Sold Out" if gpus.held == gpus.healthy else "GPUs busy: held by processes outside Corral"
-    if gpus.total and quota_reached:
+    if quota_reached:
         return "quota reached"
     return "available"
 

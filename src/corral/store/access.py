@@ -1,14 +1,15 @@
-"""Rows of access: which pools of a cluster a workspace may use, and its GPU quota there."""
+"""Rows of access: which pools of a cluster a workspace may use. Its quota there: `store/quotas.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import RowMapping, delete, func, insert, select, update
+from sqlalchemy import RowMapping, delete, insert, select, update
 
+from corral.domain.quotas import Quota
+from corral.store import quotas
 from corral.store.tables.access import access, access_pools
 from corral.store.tables.clusters import clusters, tenancies
-from corral.store.tables.workloads import allocations
 from corral.store.transaction import Scope, Tx
 
 
@@ -50,23 +51,9 @@ def pools(tx: Tx, scope: Scope, workspace_id: str) -> dict[str, tuple[str, ...]]
     return found
 
 
-def gpus_in_use(tx: Tx, scope: Scope, workspace_id: str) -> dict[str, int]:
-    """Return how many GPUs the workspace's live allocations hold, by cluster id."""
-    rows = tx.all(
-        select(allocations.c.cluster_id, func.sum(allocations.c.gpus).label("gpus"))
-        .where(
-            allocations.c.org_id == scope.org,
-            allocations.c.workspace_id == workspace_id,
-            allocations.c.released_at.is_(None),
-        )
-        .group_by(allocations.c.cluster_id)
-    )
-    return {row["cluster_id"]: int(row["gpus"]) for row in rows}
-
-
-def put(tx: Tx, scope: Scope, workspace_id: str, cluster_id: str, gpu_quota: int | None) -> None:
-    """Make or change the access; its pools are set by `put_pools`. The caller has touched the fleet."""
-    values = {"gpus": gpu_quota, "changed_at": tx.now}
+def put(tx: Tx, scope: Scope, workspace_id: str, cluster_id: str, quota: Quota) -> None:
+    """Make or change the access and its quota; its pools are set by `put_pools`. The caller has touched the fleet."""
+    values = {**{name: getattr(quota, name) for name in quotas.LIMITS}, "changed_at": tx.now}
     changed = tx.run(
         update(access)
         .where(access.c.org_id == scope.org, access.c.workspace_id == workspace_id, access.c.cluster_id == cluster_id)
@@ -75,6 +62,7 @@ def put(tx: Tx, scope: Scope, workspace_id: str, cluster_id: str, gpu_quota: int
     if not changed:
         row = {"org_id": scope.org, "workspace_id": workspace_id, "cluster_id": cluster_id}
         tx.run(insert(access).values(**row, **values))
+    quotas.put_models(tx, workspace_id, cluster_id, quota.gpu_models)
 
 
 def put_pools(tx: Tx, scope: Scope, workspace_id: str, cluster_id: str, pools: Sequence[str]) -> None:

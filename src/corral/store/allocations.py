@@ -224,13 +224,3 @@ def log_of(tx: Tx, scope: Scope, allocation_id: str) -> Sequence[Row]:
         .where(_A.org_id == scope.org, allocation_log.c.allocation_id == allocation_id)
         .order_by(allocation_log.c.n)
     )
-
-
-def live_gpus_by_workspace(tx: Tx, scope: Scope, cluster_id: str) -> dict[str, int]:
-    """Return how many GPUs each workspace's live allocations hold in a cluster: what its quota counts."""
-    rows = tx.all(
-        select(_A.workspace_id, func.sum(_A.gpus).label("gpus"))
-        .where(_A.org_id == scope.org, _A.cluster_id == cluster_id, _A.released_at.is_(None))
-        .group_by(_A.workspace_id)
-    )
-    return {row["workspace_id"]: int(row["gpus"]) for row in rows}

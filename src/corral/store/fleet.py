@@ -12,13 +12,15 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, case, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select, update
 
 from corral.domain.asks import Gpu, MachineFacts
 from corral.domain.inventory import GpuState, assignable
 from corral.domain.machines import MachineState, Standing, closed_because
+from corral.domain.quotas import Amounts
 from corral.domain.resources import Resources
 from corral.store.inventory import latched
+from corral.store.quotas import counted
 from corral.store.reserved import windows_on
 from corral.store.tables.clusters import tenancies
 from corral.store.tables.machines import gpus, machines
@@ -115,12 +117,12 @@ def queue_changed_since(tx: Tx, scope: Scope, cluster_id: str, version: int) -> 
 
 @dataclass(frozen=True)
 class Changes:
-    """Machines as they are now; `live_gpus`: by machine and workspace, what quotas count there."""
+    """Machines as they are now; `live`: by machine and workspace, what quotas count there."""
 
     machines: Sequence[MachineFacts] = ()
     removed: Sequence[str] = ()
     """Ids."""
-    live_gpus: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    live: Mapping[str, Mapping[str, Amounts]] = field(default_factory=dict)
 
 
 def changed_since(tx: Tx, scope: Scope, cluster_id: str, version: int) -> Changes:
@@ -159,24 +161,25 @@ def _held_gpu() -> ColumnElement[bool]:
 
 def _held(
     tx: Tx, scope: Scope, cluster_id: str, version: int
-) -> tuple[dict[str, Resources], dict[str, dict[str, int]]]:
-    """Return what is held of each machine, and the GPUs of live allocations there by workspace."""
+) -> tuple[dict[str, Resources], dict[str, dict[str, Amounts]]]:
+    """Return what is held of each machine, and what of that is live, by workspace."""
     columns = ("gpus", "vcpu", "ram_mib", "storage_mib")
-    live = case((allocations.c.released_at.is_(None), allocations.c.gpus), else_=0)
+    is_live = allocations.c.released_at.is_(None)
     rows = tx.all(
-        select(allocations.c.machine_id, allocations.c.workspace_id, func.sum(live).label("live"))
+        select(allocations.c.machine_id, allocations.c.workspace_id, allocations.c.gpu_model, is_live.label("live"))
         .add_columns(*(func.sum(allocations.c[name]).label(name) for name in columns))
         .join(machines, _M.id == allocations.c.machine_id)
         .where(*_changed(scope, cluster_id, version), _holding())
-        .group_by(allocations.c.machine_id, allocations.c.workspace_id)
+        .group_by(allocations.c.machine_id, allocations.c.workspace_id, allocations.c.gpu_model, is_live)
     )
     held: dict[str, Resources] = {}
-    live_gpus: dict[str, dict[str, int]] = {}
+    live: dict[str, dict[str, Amounts]] = {}
     for row in rows:
         machine = row["machine_id"]
         held[machine] = held.get(machine, Resources()) + Resources(*(int(row[name]) for name in columns))
-        live_gpus.setdefault(machine, {})[row["workspace_id"]] = int(row["live"])
-    return held, live_gpus
+        if row["live"]:
+            live.setdefault(machine, {}).setdefault(row["workspace_id"], Counter()).update(counted(row))
+    return held, live
 
 
 def _gpus(tx: Tx, scope: Scope, cluster_id: str, version: int) -> dict[str, list[Row]]:

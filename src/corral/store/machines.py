@@ -240,28 +240,6 @@ def usable_by(scope: Scope, workspace_id: str) -> list[ColumnElement[bool]]:
     return [machines.c.org_id == scope.org, machines.c.removed_at.is_(None), granted]
 
 
-def quota_reached(tx: Tx, scope: Scope, workspace_id: str) -> set[str]:
-    """Return the clusters in which the workspace holds as many GPUs as its quota there allows."""
-    held = (
-        select(func.coalesce(func.sum(allocations.c.gpus), 0))
-        .where(
-            allocations.c.workspace_id == access.c.workspace_id,
-            allocations.c.cluster_id == access.c.cluster_id,
-            allocations.c.released_at.is_(None),
-        )
-        .scalar_subquery()
-    )
-    rows = tx.all(
-        select(access.c.cluster_id).where(
-            access.c.org_id == scope.org,
-            access.c.workspace_id == workspace_id,
-            access.c.gpus.is_not(None),
-            access.c.gpus <= held,
-        )
-    )
-    return {row["cluster_id"] for row in rows}
-
-
 def _grants() -> Select[Any]:
     return select(access).join(
         access_pools,

@@ -2,71 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from corral.domain import access as rules
+from corral.domain import access as pool_rules
+from corral.domain import gpu_hours
+from corral.domain import quotas as rules
 from corral.domain.errors import not_found
 from corral.domain.events import Subject
+from corral.domain.gpu_hours import Ledger
+from corral.domain.quotas import Amounts, Quota
+from corral.domain.resources import MIB_PER_GIB
 from corral.domain.workspaces import NAMED, check_nothing_lives
 from corral.store import access as rows
 from corral.store import clusters as cluster_rows
 from corral.store import fleet, workspaces
+from corral.store import quotas as quota_rows
 from corral.store.transaction import Row
 from corral.usecases import orgs
 from corral.usecases.context import Context
 
 
 @dataclass(frozen=True)
-class Access:
-    """`gpu_quota` None: no limit; `gpus_in_use` counts live allocations."""
+class Used:
+    """What live allocations count against a quota. GPU-hours are of this UTC month.
 
+    `gpu_hours_kept`: with what live work may still use of the month, which is what a new ask is judged by.
+    """
+
+    gpus: int
+    gpu_models: Mapping[str, int]
+    vcpu: int
+    ram_gib: int
+    storage_gib: int
+    gpu_hours_month: float
+    gpu_hours_kept: float
+
+
+@dataclass(frozen=True)
+class Access:
     cluster: str
     cluster_id: str
     hosted: bool
     pools: Sequence[str]
-    gpu_quota: int | None
-    gpus_in_use: int
+    quota: Quota
+    used: Used
     changed_at: datetime
 
 
 def listed(ctx: Context, after: str | None, limit: int) -> Sequence[Access]:
     """Return the workspace's access, by the cluster's short name."""
     pools = rows.pools(ctx.tx, ctx.scope, ctx.workspace.id)
-    in_use = rows.gpus_in_use(ctx.tx, ctx.scope, ctx.workspace.id)
+    quotas = quota_rows.of_workspace(ctx.tx, ctx.scope, ctx.workspace.id)
+    live = quota_rows.live(ctx.tx, ctx.scope, ctx.workspace.id)
     return [
         Access(
             row["slug"],
             row["cluster_id"],
             row["hosted"],
             pools.get(row["cluster_id"], ()),
-            row["gpus"],
-            in_use.get(row["cluster_id"], 0),
+            quotas[row["cluster_id"]],
+            _used(ctx, row["cluster_id"], live.get(row["cluster_id"], Counter())),
             row["changed_at"],
         )
         for row in rows.listed(ctx.tx, ctx.scope, ctx.workspace.id, after, limit)
     ]
 
 
-def put(ctx: Context, cluster: str, pools: Sequence[str], gpu_quota: int | None) -> Access:
+def _used(ctx: Context, cluster_id: str, live: Amounts) -> Used:
+    place = (ctx.tx, ctx.scope, ctx.workspace.id, cluster_id)
+    so_far = Ledger(ctx.now)
+    so_far.add_time(quota_rows.used_before(*place))
+    for held in quota_rows.holding_gpus(*place):
+        so_far.add(held["gpus"], held["placed_at"], ctx.now)
+    month, kept = gpu_hours.month_of(ctx.now), quota_rows.ledger(*place)
+    return Used(
+        live[rules.GPUS],
+        {model: gpus for (name, model), gpus in sorted(live.items()) if name == rules.MODELS},
+        live[rules.VCPU],
+        -(-live[rules.RAM] // MIB_PER_GIB),
+        -(-live[rules.STORAGE] // MIB_PER_GIB),
+        gpu_hours_month=rules.in_hours(so_far.of(month)),
+        gpu_hours_kept=rules.in_hours(kept.of(month)),
+    )
+
+
+def put(ctx: Context, cluster: str, pools: Sequence[str], quota: Quota) -> Access:
     """Set the pools and the quota. Errors: `NOT_FOUND`, `INVALID_LABEL`, `INVALID_REQUEST`.
 
     What runs keeps running, also over a lowered quota: the quota judges new work.
     """
-    granted, quota = rules.pools(pools), rules.gpu_quota(gpu_quota)
+    granted, wanted = pool_rules.pools(pools), rules.checked(quota)
     cluster_id = _locked(ctx, cluster)
-    _set(ctx, ctx.workspace.id, cluster_id, (granted, quota))
+    _set(ctx, ctx.workspace.id, cluster_id, (granted, wanted))
     return next(one for one in listed(ctx, None, orgs.ALL) if one.cluster_id == cluster_id)
 
 
 def grant_pool(ctx: Context, workspace_id: str, cluster_id: str, pool: str) -> None:
     """Add one pool (or `*`) to what a workspace has of a cluster, keeping its quota. The organisation is locked."""
     fleet.lock(ctx.tx, ctx.scope, cluster_id)
-    present = rows.get(ctx.tx, ctx.scope, workspace_id, cluster_id)
     pools = rows.pools(ctx.tx, ctx.scope, workspace_id).get(cluster_id, ())
-    quota = present["gpus"] if present is not None else None
-    _set(ctx, workspace_id, cluster_id, (rules.pools((*pools, pool)), quota))
+    quota = quota_rows.of_workspace(ctx.tx, ctx.scope, workspace_id).get(cluster_id, rules.NO_LIMIT)
+    _set(ctx, workspace_id, cluster_id, (pool_rules.pools((*pools, pool)), quota))
 
 
 def remove(ctx: Context, cluster: str) -> None:
@@ -94,9 +133,9 @@ def _locked(ctx: Context, cluster: str) -> str:
     return cluster_id
 
 
-def _set(ctx: Context, workspace_id: str, cluster_id: str, wanted: tuple[Sequence[str], int | None]) -> None:
+def _set(ctx: Context, workspace_id: str, cluster_id: str, wanted: tuple[Sequence[str], Quota]) -> None:
     before = _before(ctx, workspace_id, cluster_id)
-    after = {"pools": list(wanted[0]), "gpu_quota": wanted[1]}
+    after = _told(*wanted)
     if before == after:
         return
     fleet.touch(ctx.tx, ctx.scope, cluster_id)
@@ -107,8 +146,13 @@ def _set(ctx: Context, workspace_id: str, cluster_id: str, wanted: tuple[Sequenc
 
 
 def _before(ctx: Context, workspace_id: str, cluster_id: str) -> dict[str, object] | None:
-    row = rows.get(ctx.tx, ctx.scope, workspace_id, cluster_id)
-    if row is None:
+    quota = quota_rows.of_workspace(ctx.tx, ctx.scope, workspace_id).get(cluster_id)
+    if quota is None:
         return None
-    pools = rows.pools(ctx.tx, ctx.scope, workspace_id).get(cluster_id, ())
-    return {"pools": list(pools), "gpu_quota": row["gpus"]}
+    return _told(rows.pools(ctx.tx, ctx.scope, workspace_id).get(cluster_id, ()), quota)
+
+
+def _told(pools: Sequence[str], quota: Quota) -> dict[str, object]:
+    """Return pools and quota as the journal has them: what has no limit is left out."""
+    limits = {name: limit for name, limit in asdict(quota).items() if limit not in (None, {})}
+    return {"pools": list(pools), "quota": limits}

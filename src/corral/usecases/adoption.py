@@ -6,20 +6,23 @@ in quarantine, asks again with every report, and is adopted then if what stood i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from corral.domain import ids, quotas
+from corral.domain import ids
+from corral.domain import quotas as rules
 from corral.domain.access import EVERY_POOL
 from corral.domain.allocations import MAX_ADOPTED_GENERATION, Desired, bounded, legible
+from corral.domain.asks import PlacementAsk
 from corral.domain.compute_clusters import MAX_DRIVES
 from corral.domain.events import Entry, Subject
 from corral.domain.machines import MachineRef
-from corral.domain.resources import Resources
-from corral.domain.workloads import Kind, State
-from corral.store import access, allocations, fleet, machines, workloads
+from corral.domain.resources import Ask, Resources
+from corral.domain.workloads import Kind, State, sure_end
+from corral.store import access, allocations, fleet, machines, quotas, workloads
 from corral.store.transaction import Actor, Row, Scope, Tx, Wake
 
 
@@ -62,10 +65,11 @@ def _adopt(tx: Tx, machine: MachineRef, work: Desired, behind: bool) -> None:
     _check_owner(tx, machine, work)
     _check_access(tx, machine, work)
     gpus = _gpus(tx, scope, machine, work)
-    _check_quota(tx, machine, work)
+    model = gpus[0]["model"] if gpus else ""
+    _check_quota(tx, machine, work, model)
     fleet.touch(tx, scope, machine.cluster_id, [machine.id])
     name = _revive(tx, scope, machine, work) if known is None else _unqueue(tx, scope, known, machine, work)
-    ends = None if work.seconds_left is None else tx.now + timedelta(seconds=bounded(work.seconds_left))
+    ends = _ends(tx, work)
     workloads.save(tx, scope, work.workload, must_end_by=ends)
     held = {
         **_place(machine, work),
@@ -74,7 +78,7 @@ def _adopt(tx: Tx, machine: MachineRef, work: Desired, behind: bool) -> None:
         "workload_id": work.workload,
         "generation": work.generation + 1,
         "gpus": len(gpus),
-        "gpu_model": gpus[0]["model"] if gpus else "",
+        "gpu_model": model,
         "vcpu": work.resources.vcpu,
         "ram_mib": work.resources.ram_mib,
         "storage_mib": work.resources.storage_mib,
@@ -124,6 +128,8 @@ def _gpus(tx: Tx, scope: Scope, machine: MachineRef, work: Desired) -> Sequence[
     found = fleet.free_gpus(tx, scope, machine.id, work.gpus)
     if len(found) != len(work.gpus) or len(set(work.gpus)) != len(work.gpus):
         raise _Ambiguous("one of its GPUs is not on this machine, or belongs to other work")
+    if len({gpu["model"] for gpu in found}) > 1:
+        raise _Ambiguous("its GPUs are of several models")
     need, free = work.resources, fleet.free_on(tx, scope, machine.id)
     if min(need.vcpu, need.ram_mib, need.storage_mib) < 0 or not _fits(need, free):
         raise _Ambiguous("its vCPU, RAM or storage is more than this machine has free")
@@ -134,15 +140,24 @@ def _fits(need: Resources, free: Resources) -> bool:
     return need.vcpu <= free.vcpu and need.ram_mib <= free.ram_mib and need.storage_mib <= free.storage_mib
 
 
-def _check_quota(tx: Tx, machine: MachineRef, work: Desired) -> None:
+def _check_quota(tx: Tx, machine: MachineRef, work: Desired, model: str) -> None:
+    """It counts like anything else; what waits does not count before what runs already."""
     scope = Scope(machine.org_id)
-    row = access.get(tx, scope, work.workspace, machine.cluster_id)
-    if row is None or row["gpus"] is None:
+    quota = quotas.of_workspace(tx, scope, work.workspace).get(machine.cluster_id)
+    if quota is None:
         return  # without access it is refused before
-    live = allocations.live_gpus_by_workspace(tx, scope, machine.cluster_id).get(work.workspace, 0)
-    use = quotas.Use(row["gpus"], live, 0, len(work.gpus))
-    if use.excess:
-        raise _Ambiguous(quotas.explain(use))
+    live = quotas.live(tx, scope, work.workspace).get(machine.cluster_id, Counter())
+    hours = quotas.ledger(tx, scope, work.workspace, machine.cluster_id)
+    standing = rules.Standing(quota, live, rules.Before(tx.now), hours)
+    want = PlacementAsk(Ask(len(work.gpus)), sure_end=sure_end(_ends(tx, work)))
+    over = standing.over(rules.amounts(len(work.gpus), model, work.resources)) or standing.over_hours(want)
+    if over is not None:
+        raise _Ambiguous(rules.explain(over))
+
+
+def _ends(tx: Tx, work: Desired) -> datetime | None:
+    """Return when its time limit is over."""
+    return None if work.seconds_left is None else tx.now + timedelta(seconds=bounded(work.seconds_left))
 
 
 def _unqueue(tx: Tx, scope: Scope, known: Row, machine: MachineRef, work: Desired) -> str:

@@ -12,14 +12,18 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from corral.domain import quotas
 from corral.domain.access import EVERY_POOL
 from corral.domain.asks import Ahead, PlacementAsk, Plan
 from corral.domain.fleet import Fleet
-from corral.domain.resources import Ask
+from corral.domain.gpu_hours import Excess, Ledger
+from corral.domain.placement import try_place
+from corral.domain.quotas import NO_LIMIT, Before, Over, Quota, Standing, amounts, explain, known
+from corral.domain.resources import Ask, Resources
 from corral.domain.workloads import must_end_by, sure_end
 from corral.store import access, fleet, restored, workloads
+from corral.store import quotas as quota_rows
 from corral.store.transaction import Row, Scope, Tx
+from corral.usecases.quotas import Counted
 
 MOST_REMEMBERED = 256
 """Tenancies; the least used one is forgotten and read again when it is needed."""
@@ -30,9 +34,10 @@ class Grant:
     """What a workspace may use of the cluster. `pools` None: every machine of the organisation there."""
 
     pools: frozenset[str] | None
-    quota: int | None
+    quota: Quota
 
 
+NO_ACCESS = "the workspace has no access to the cluster any more"
 RESTORED = "a back-up was restored: it may run on a machine that has not said since what it runs"
 
 
@@ -90,14 +95,11 @@ class Tenancy:
     beginning: Beginning = field(default_factory=Beginning)
     version: int = -1
     fleet: Fleet = field(default_factory=Fleet)
-    live_gpus: dict[str, int] = field(default_factory=dict)
-    """By workspace: what its quota counts."""
+    counted: Counted = field(default_factory=Counted)
     grants: dict[str, Grant | None] = field(default_factory=dict)
     queue: list[Waiting] = field(default_factory=list)
     """First come first."""
     last_queue_no: int = 0
-    _live_on: dict[str, dict[str, int]] = field(default_factory=dict)
-    """The part of each machine, by its id, in `live_gpus`."""
     _ahead: Ahead | None = None
     _ahead_at: datetime | None = None
     _held: bool = False
@@ -106,28 +108,55 @@ class Tenancy:
     def grant(self, tx: Tx, workspace_id: str) -> Grant | None:
         """Return what the workspace may use here (None: nothing)."""
         if workspace_id not in self.grants:
-            row = access.get(tx, self.scope, workspace_id, self.cluster_id)
+            quota = quota_rows.of_workspace(tx, self.scope, workspace_id).get(self.cluster_id)
             pools = access.pools(tx, self.scope, workspace_id).get(self.cluster_id, ())
             every = EVERY_POOL in pools
-            self.grants[workspace_id] = Grant(None if every else frozenset(pools), row["gpus"]) if row else None
+            self.grants[workspace_id] = None if quota is None else Grant(None if every else frozenset(pools), quota)
         return self.grants[workspace_id]
 
     def waiting_of(self, workspace_id: str) -> list[Waiting]:
         """Return the workspace's own waiting workloads."""
         return [one for one in self.queue if one.workspace_id == workspace_id]
 
-    def over_quota(self, tx: Tx, workspace_id: str, gpus: int, before: int | None = None) -> quotas.Use | None:
-        """Return how the quota is used when it does not allow `gpus` more, after those that wait `before`.
+    def standing(self, tx: Tx, workspace_id: str, before: Before | None = None) -> Standing | None:
+        """Return how the workspace stands with its quota, after those that wait `before`; None: it has no limit.
 
         None for `before`: after all of the workspace that wait.
         """
         grant = self.grant(tx, workspace_id)
-        if grant is None or grant.quota is None:
+        if grant is None or grant.quota == NO_LIMIT:
             return None
         if before is None:
-            before = sum(one.want.ask.gpus for one in self.waiting_of(workspace_id))
-        use = quotas.Use(grant.quota, self.live_gpus.get(workspace_id, 0), before, gpus)
-        return use if use.excess else None
+            before = Before(tx.now)
+            for waiting in self.waiting_of(workspace_id):
+                self.after(before, grant, waiting.asking(grant.pools, tx.now))
+        timed = grant.quota.gpu_hours_month is not None
+        hours = self.counted.hours(tx, self.scope, self.cluster_id, workspace_id) if timed else Ledger(tx.now)
+        return Standing(grant.quota, self.counted.of(workspace_id), before, hours)
+
+    def after(self, before: Before, grant: Grant, want: PlacementAsk) -> None:
+        """Count one more that waits before others of its workspace."""
+        before.add(grant.quota, want, self.least(grant, want))
+
+    def least(self, grant: Grant, want: PlacementAsk) -> Resources:
+        """Return what an ask takes at least where its fair share is the smallest, if the quota limits shares."""
+        return self.fleet.least(want) if grant.quota.limits_shares and want.ask.gpus else Resources()
+
+    def judged(self, tx: Tx, want: PlacementAsk, before: Before | None = None) -> tuple[PlacementAsk, Over | None]:
+        """Return the ask for what its workspace's quota leaves, and by what it exceeds the quota wherever it went."""
+        grant, standing = self.grant(tx, want.workspace), self.standing(tx, want.workspace, before)
+        if grant is None or standing is None:
+            return want, None
+        over = standing.over(known(want, self.least(grant, want))) or standing.over_hours(want)
+        return standing.within(want), over
+
+    def kept_out(self, tx: Tx, want: PlacementAsk, ahead: Ahead) -> Over | None:
+        """Return by what an ask exceeds the quota on the machine that it would get were there none."""
+        plan = try_place(self.fleet, want, ahead)
+        standing = self.standing(tx, want.workspace) if plan is not None else None
+        if plan is None or standing is None:
+            return None
+        return standing.over(amounts(len(plan.gpus), plan.gpu_model, plan.resources))
 
     def doubtful(self, tx: Tx) -> Mapping[str, str]:
         """Return what of the queue may run already without this site's knowing, and why."""
@@ -141,24 +170,19 @@ class Tenancy:
         for what a restored database does not know)."""
         if self._ahead is None or self._held or (self.fleet.has_windows and self._ahead_at != tx.now):
             self._ahead_at = tx.now
-            self._ahead, before = Ahead(), dict[str, int]()
-            doubtful = self.doubtful(tx)
-            self._held = bool(doubtful)
+            self._ahead, line = Ahead(), Line(self, tx)
             for waiting in self.queue:
-                grant = self.grant(tx, waiting.workspace_id)
-                asked, gpus = before.get(waiting.workspace_id, 0), waiting.want.ask.gpus
-                over = self.over_quota(tx, waiting.workspace_id, gpus, asked)
-                if waiting.id not in doubtful and grant is not None and over is None:
-                    self._ahead.add(waiting.asking(grant.pools, tx.now))
-                before[waiting.workspace_id] = asked + gpus
+                want, _ = line.turn(waiting)
+                if want is not None:
+                    self._ahead.add(want)
+                line.stays(waiting)
+            self._held = bool(line.doubtful) or line.timed
         return self._ahead
 
-    def take(self, workspace_id: str, plan: Plan) -> None:
+    def take(self, want: PlacementAsk, plan: Plan) -> None:
         """Count a placement."""
         self.fleet.take(plan)
-        here = self._live_on.setdefault(plan.machine_id, {})
-        for counts in (here, self.live_gpus):
-            counts[workspace_id] = counts.get(workspace_id, 0) + len(plan.gpus)
+        self.counted.take(want.workspace, plan, want.now, want.sure_end)
         if self.queue:
             self._ahead = None
 
@@ -167,10 +191,10 @@ class Tenancy:
         self.queue.append(waiting)
         self._ahead = None
 
-    def go_on(self, waiting: Waiting, plan: Plan) -> None:
+    def go_on(self, waiting: Waiting, want: PlacementAsk, plan: Plan) -> None:
         """Count the placement of what waited."""
         self.queue.remove(waiting)
-        self.take(waiting.workspace_id, plan)
+        self.take(want, plan)
 
     def refresh(self, tx: Tx, version: int) -> None:
         """Bring it up to `version`, reading only what changed. Without the lock what is read may be newer:
@@ -178,22 +202,49 @@ class Tenancy:
         changes = fleet.changed_since(tx, self.scope, self.cluster_id, self.version)
         for id in (*changes.removed, *(facts.id for facts in changes.machines)):
             self.fleet.remove(id)  # all of them before any is put in: names may have moved
-            self._count_live(id, changes.live_gpus.get(id, {}))
+            self.counted.replace(id, changes.live.get(id, {}))
         for facts in changes.machines:
             self.fleet.replace(facts)
         if fleet.queue_changed_since(tx, self.scope, self.cluster_id, self.version):
             self.queue = [_waiting(row) for row in workloads.queue(tx, self.scope, self.cluster_id)]
             self.last_queue_no = workloads.last_queue_no(tx, self.scope, self.cluster_id)
         self.grants.clear()
+        self.counted.forget_hours()
         self._ahead = None
         self.version = version
 
-    def _count_live(self, machine_id: str, now: Mapping[str, int]) -> None:
-        for sign, counts in ((-1, self._live_on.pop(machine_id, {})), (1, now)):
-            for workspace_id, gpus in counts.items():
-                self.live_gpus[workspace_id] = self.live_gpus.get(workspace_id, 0) + sign * gpus
-        if now:
-            self._live_on[machine_id] = dict(now)
+
+class Line:
+    """A queue whose turns are taken, first come first. Who `stays` stands before those that come after."""
+
+    def __init__(self, tenancy: Tenancy, tx: Tx) -> None:
+        self._tenancy, self._tx = tenancy, tx
+        self._before: dict[str, Before] = {}
+        self.doubtful = tenancy.doubtful(tx)
+        self.timed = False
+        """One was held back by GPU-hours: a new month may let it go on, which no version counts."""
+
+    def turn(self, waiting: Waiting) -> tuple[PlacementAsk | None, str]:
+        """Return what is asked for now; or None, and why: its quota or access holds it back, no machine."""
+        if waiting.id in self.doubtful:
+            return None, self.doubtful[waiting.id]
+        grant = self._tenancy.grant(self._tx, waiting.workspace_id)
+        if grant is None:
+            return None, NO_ACCESS
+        want = waiting.asking(grant.pools, self._tx.now)
+        within, over = self._tenancy.judged(self._tx, want, self._of(waiting))
+        if over is None:
+            return within, ""
+        self.timed = self.timed or isinstance(over, Excess)
+        return None, explain(over)
+
+    def stays(self, waiting: Waiting) -> None:
+        grant = self._tenancy.grant(self._tx, waiting.workspace_id)
+        if grant is not None and grant.quota != NO_LIMIT:
+            self._tenancy.after(self._of(waiting), grant, waiting.asking(grant.pools, self._tx.now))
+
+    def _of(self, waiting: Waiting) -> Before:
+        return self._before.setdefault(waiting.workspace_id, Before(self._tx.now))
 
 
 class Fleets:

@@ -19,6 +19,7 @@ from corral.domain.events import Entry
 from corral.domain.ids import shown
 from corral.domain.inventory import Condition, Gpu, GpuChange, Inventory, pressure
 from corral.domain.machines import MachineRef, MachineState, Quarantine
+from corral.domain.quotas import Reached
 from corral.domain.reservations import Window
 from corral.store import clusters as cluster_rows
 from corral.store import faults as fault_rows
@@ -27,7 +28,7 @@ from corral.store import inventory as gpu_rows
 from corral.store import machines as rows
 from corral.store import sessions as session_rows
 from corral.store.transaction import SITE, Actor, Row, Scope, Tx, Wake
-from corral.usecases import clusters, unknown_work
+from corral.usecases import clusters, quotas, unknown_work
 from corral.usecases.context import Context, new_id
 
 Windows = Mapping[str, Sequence[Window]]
@@ -233,10 +234,10 @@ def of_workspace(ctx: Context, after: tuple[str, str] | None, limit: int) -> Seq
 def offered(ctx: Context, found: Sequence[Row]) -> Sequence[Offered]:
     """Return machines (rows of a list) as the workspace's members see them."""
     summaries = gpu_rows.summaries(ctx.tx, ctx.scope, [row["id"] for row in found])
-    full = rows.quota_reached(ctx.tx, ctx.scope, ctx.workspace.id)
+    full = quotas.reached(ctx)
     windows = reserved.windows_on(ctx.tx, ctx.scope, found)
     return [
-        _offered(ctx, row, summaries.get(row["id"], gpu_rows.EMPTY), row["cluster_id"] in full, windows)
+        _offered(ctx, row, summaries.get(row["id"], gpu_rows.EMPTY), full.get(row["cluster_id"], Reached()), windows)
         for row in found
     ]
 
@@ -342,10 +343,10 @@ def _machines(ctx: Context, found: Sequence[Row]) -> list[Machine]:
     return machines
 
 
-def _offered(ctx: Context, row: Row, gpus: gpu_rows.Summary, quota_reached: bool, windows: Windows) -> Offered:
+def _offered(ctx: Context, row: Row, gpus: gpu_rows.Summary, quota: Reached, windows: Windows) -> Offered:
     mine, me, now = windows.get(row["id"], ()), ctx.workspace.id, ctx.now
     closed = rules.closed_because(_standing(row)) or reservations.refused_by(mine, me, now, sure_end=now)
-    status = rules.status_text(closed, gpus.counts, quota_reached)
+    status = rules.status_text(closed, gpus.counts, quota.on(gpus.counts.total, gpus.models))
     return Offered(row, gpus, status, "" if closed else reservations.refused_by(mine, me, now, sure_end=None))
 
 

@@ -252,24 +252,25 @@ def _make(batch: _Batch, tenancy: Tenancy, one: _Ready) -> _Made:
         waiting = Waiting(workload["id"], ctx.workspace.id, creation.name, want, creation.time_limit_seconds, reason)
         tenancy.wait(waiting)
         return _Made(one, workload, keys=keys)
-    tenancy.take(ctx.workspace.id, plan)
+    tenancy.take(want, plan)
     return _Made(one, workload, plan, allocation_row(ctx.tx, workload, plan), keys)
 
 
 def _find(tx: Tx, tenancy: Tenancy, one: _Ready, want: PlacementAsk) -> tuple[Plan | None, str]:
     """Return where it goes, or None and why it waits. Errors: `QUOTA_EXCEEDED`, `NO_CAPACITY`, `QUEUE_FULL`."""
     workspace, creation = one.ctx.workspace, one.ask.creation
-    quota = tenancy.over_quota(tx, workspace.id, creation.gpus)
-    ahead = tenancy.ahead(tx)
-    plan = try_place(tenancy.fleet, want, ahead) if quota is None else None
-    if plan is not None:
-        return plan, ""
-    if quota is not None and (not creation.wait or creation.gpus > quota.limit):
-        raise quotas.exceeded(one.where, quota)
+    (within, over), ahead = tenancy.judged(tx, want), tenancy.ahead(tx)
+    if over is None:
+        plan = try_place(tenancy.fleet, within, ahead)
+        if plan is not None:
+            return plan, ""
+        over = tenancy.kept_out(tx, want, ahead) if within != want else None
+    if over is not None and (not creation.wait or over.never):
+        raise quotas.exceeded(one.where, over)
     if not creation.wait:
-        raise _no_capacity(one, tenancy, want, ahead)
+        raise _no_capacity(one, tenancy, within, ahead)
     quotas.check_waiting(one.where, len(tenancy.waiting_of(workspace.id)))
-    return None, quotas.explain(quota) if quota is not None else why_it_waits(tenancy.fleet, want, ahead)
+    return None, quotas.explain(over) if over is not None else why_it_waits(tenancy.fleet, within, ahead)
 
 
 def _no_capacity(one: _Ready, tenancy: Tenancy, want: PlacementAsk, ahead: Ahead) -> Refusal:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from corral.domain import compute_clusters as rules
 from corral.domain import placement as choose
 from corral.domain import quotas
-from corral.domain.asks import Ahead, PlacementAsk, Plan
+from corral.domain.asks import Ahead, Plan
 from corral.domain.compute_clusters import Creation
 from corral.domain.events import Subject
 from corral.domain.placement import Answer
@@ -20,10 +20,8 @@ from corral.domain.workloads import Step, must_end_by
 from corral.store import allocations, fleet, workloads
 from corral.store.transaction import SITE, Scope, Tx, Wake
 from corral.usecases.context import Context
-from corral.usecases.fleets import Fleets, Tenancy, Waiting
+from corral.usecases.fleets import Fleets, Line, Tenancy, Waiting
 from corral.usecases.placement import allocation_row, cluster_of, hold_rows, no_access, record_placed, selected
-
-NO_ACCESS = "the workspace has no access to the cluster any more"
 
 
 @dataclass(frozen=True)
@@ -45,50 +43,23 @@ def all_that_waits(tx: Tx) -> frozenset[str]:
     return workloads.all_queued(tx)
 
 
-class _Line:
-    """A queue whose turns are taken, first come first. Who `stays` stands before those that come after."""
-
-    def __init__(self, tx: Tx, tenancy: Tenancy) -> None:
-        self.ahead = Ahead()
-        self._tx, self._tenancy = tx, tenancy
-        self._before: dict[str, int] = {}
-        self._doubtful = tenancy.doubtful(tx)
-
-    def turn(self, waiting: Waiting) -> tuple[PlacementAsk | None, str]:
-        """Return what is asked for now; or None, and why: its quota or access holds it back, no machine."""
-        if waiting.id in self._doubtful:
-            return None, self._doubtful[waiting.id]
-        grant = self._tenancy.grant(self._tx, waiting.workspace_id)
-        if grant is None:
-            return None, NO_ACCESS
-        before = self._before.get(waiting.workspace_id, 0)
-        over = self._tenancy.over_quota(self._tx, waiting.workspace_id, waiting.want.ask.gpus, before)
-        if over is not None:
-            return None, quotas.explain(over)
-        return waiting.asking(grant.pools, self._tx.now), ""
-
-    def stays(self, waiting: Waiting, want: PlacementAsk | None) -> None:
-        before = self._before.get(waiting.workspace_id, 0)
-        self._before[waiting.workspace_id] = before + waiting.want.ask.gpus
-        if want is not None:
-            self.ahead.add(want)
-
-
 def advance(tx: Tx, fleets: Fleets, org_id: str, cluster_id: str) -> None:
     """Place what can be placed now.
 
     Raises when the transaction must not commit; `fleets` is then to be forgotten.
     """
     tenancy = fleets.locked(tx, Scope(org_id), cluster_id)
-    line, placed = _Line(tx, tenancy), []
+    line, ahead, placed = Line(tenancy, tx), Ahead(), []
     for waiting in tuple(tenancy.queue):
         want, _ = line.turn(waiting)
-        plan = choose.try_place(tenancy.fleet, want, line.ahead) if want is not None else None
-        if plan is None:
-            line.stays(waiting, want)
-        else:
-            tenancy.go_on(waiting, plan)
+        plan = choose.try_place(tenancy.fleet, want, ahead) if want is not None else None
+        if want is not None and plan is not None:
+            tenancy.go_on(waiting, want, plan)
             placed.append((waiting, plan))
+            continue
+        line.stays(waiting)
+        if want is not None:
+            ahead.add(want)
     if placed:
         _save(tx, tenancy, placed)
 
@@ -99,15 +70,17 @@ def reasons(tx: Tx, fleets: Fleets, org_id: str, cluster_id: str) -> tuple[int, 
     The version is -1 when some of it is held for what no version counts: it is to be tried again.
     """
     tenancy = fleets.seen(tx, Scope(org_id), cluster_id)
-    line, changed = _Line(tx, tenancy), []
+    line, ahead, changed = Line(tenancy, tx), Ahead(), []
     for waiting in tenancy.queue:
         want, why = line.turn(waiting)
-        if want is not None and choose.try_place(tenancy.fleet, want, line.ahead) is None:
-            why = choose.why_it_waits(tenancy.fleet, want, line.ahead)
+        if want is not None and choose.try_place(tenancy.fleet, want, ahead) is None:
+            why = choose.why_it_waits(tenancy.fleet, want, ahead)
         if why and why != waiting.reason:  # one that could go on now does so soon
             changed.append((waiting, why))
-        line.stays(waiting, want)
-    return -1 if tenancy.beginning.holds(tx, tenancy) else tenancy.version, changed
+        line.stays(waiting)
+        if want is not None:
+            ahead.add(want)
+    return -1 if line.timed or tenancy.beginning.holds(tx, tenancy) else tenancy.version, changed
 
 
 def say(tx: Tx, org_id: str, changed: Sequence[tuple[Waiting, str]]) -> None:
@@ -156,7 +129,7 @@ def explain(ctx: Context, fleets: Fleets, creation: Creation) -> Explanation:
     if grant is None:
         raise no_access(ctx)
     want, ahead = selected(ctx, tenancy, creation, grant), tenancy.ahead(ctx.tx)
-    over = tenancy.over_quota(ctx.tx, ctx.workspace.id, creation.gpus)
-    plan = choose.try_place(tenancy.fleet, want, ahead) if over is None else None
-    answers = choose.explain(tenancy.fleet, want, ahead)
+    within, over = tenancy.judged(ctx.tx, want)
+    plan = choose.try_place(tenancy.fleet, within, ahead) if over is None else None
+    answers = choose.explain(tenancy.fleet, within if over is None else want, ahead)
     return Explanation(plan.machine if plan else None, quotas.explain(over) if over else "", answers)

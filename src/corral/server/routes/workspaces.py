@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
+from corral.domain import quotas
 from corral.domain.permissions import Part
 from corral.server.bodies import Body
 from corral.server.door import AtDoor, Page, page_token
@@ -70,20 +72,56 @@ class PartChange(Body):
     part: Literal["lead", "member"]
 
 
+Limit = Annotated[int, Field(ge=0, le=quotas.QUOTA_MAX)]
+
+
+class QuotaBody(Body):
+    """The most that the workspace's live work may hold there at once, and how many GPU-hours it may use in a UTC
+    month. null: no limit. `gpu_models`: GPUs by model, as machines report it."""
+
+    gpus: Limit | None = None
+    gpu_models: dict[str, Limit] = Field(default_factory=dict)
+    vcpu: Limit | None = None
+    ram_gib: Limit | None = None
+    storage_gib: Limit | None = None
+    gpu_hours_month: Limit | None = None
+
+
+class UsedView(BaseModel):
+    """What counts against the quota. GPU-hours are of this UTC month: used so far, and kept: with what live work may
+    still use of the month, which is what new work is judged by."""
+
+    gpus: int
+    gpu_models: dict[str, int]
+    vcpu: int
+    ram_gib: int
+    storage_gib: int
+    gpu_hours_month: float
+    gpu_hours_kept: float
+
+
 class AccessView(BaseModel):
-    """What the workspace may use of a cluster. Pool `*`: every machine; `gpu_quota` null: no limit."""
+    """What the workspace may use of a cluster, and what is used of its quota. Pool `*`: every machine."""
 
     cluster: str
     cluster_id: str
     hosted: bool
     pools: list[str]
-    gpu_quota: int | None
-    gpus_in_use: int
+    quota: QuotaBody
+    used: UsedView
     changed_at: datetime
 
     @staticmethod
     def of(one: access.Access) -> AccessView:
-        return AccessView(**{**vars(one), "pools": list(one.pools)})
+        return AccessView(
+            cluster=one.cluster,
+            cluster_id=one.cluster_id,
+            hosted=one.hosted,
+            pools=list(one.pools),
+            quota=QuotaBody(**asdict(one.quota)),
+            used=UsedView(**asdict(one.used)),
+            changed_at=one.changed_at,
+        )
 
 
 class AccessList(BaseModel):
@@ -93,7 +131,7 @@ class AccessList(BaseModel):
 
 class AccessChange(Body):
     pools: list[str]
-    gpu_quota: int | None = None
+    quota: QuotaBody = QuotaBody()
 
 
 @router.get(_WS)
@@ -168,9 +206,12 @@ def list_access(org: str, ws: str, page: Page, door: AtDoor) -> AccessList:
 
 @router.put(_WS + "/{ws}/access/{cluster}")
 def set_access(org: str, ws: str, cluster: str, body: AccessChange, door: AtDoor) -> AccessView:
-    """Set which pools of a cluster the workspace may use, and how many GPUs. What runs keeps running."""
+    """Set which pools of a cluster the workspace may use, and its quota there; it replaces what was set before.
+
+    What runs keeps running, also over a lowered quota.
+    """
     with door.write() as ctx:
-        return AccessView.of(access.put(ctx, cluster, body.pools, body.gpu_quota))
+        return AccessView.of(access.put(ctx, cluster, body.pools, quotas.Quota(**body.quota.model_dump())))
 
 
 @router.delete(_WS + "/{ws}/access/{cluster}", status_code=204)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from corral.cli.data_location import data_location, disk_lines, location_line
+from corral.cli.gpu_faults import clear_fault, faults
 from corral.cli.machine_place import place as place_machine
 from corral.cli.output import Column, age, column, details, emit, gib, safe, say, shown, state_style, table
 from corral.cli.place import Place, at
@@ -161,7 +162,8 @@ def _hardware(facts: dict[str, Any]) -> list[tuple[str, object]]:
 
 
 def _gpu_state(row: dict[str, Any]) -> str:
-    return f"{row['state']}: {row['detail']}" if row["detail"] else str(row["state"])
+    state = f"{row['state']}: {row['detail']}" if row["detail"] else str(row["state"])
+    return "; ".join([state, *(f"fenced, {fault['code']}: {fault['meaning']}" for fault in row["faults"])])
 
 
 def _holder(row: dict[str, Any]) -> str:
@@ -227,6 +229,8 @@ def _still_closed(row: dict[str, Any]) -> str:
 
 
 machine.add_command(data_location)
+machine.add_command(faults)
+machine.add_command(clear_fault)
 machine.add_command(place_machine)
 machine.add_command(remove)
 machine.add_command(update)

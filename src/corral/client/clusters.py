@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from corral.client.cluster_models import Leaving
 from corral.client.decode import decode
+from corral.client.gpu_faults import GpuFaults
 from corral.client.models import (
     Affected,
     ClusterInfo,
@@ -29,6 +31,7 @@ class Cluster:
         self._path = f"{org_path}/clusters/{quoted(name)}"
         self.reservations = Reservations(transport, self._path)
         self.updates = Updates(transport, self._path)
+        self.faults = GpuFaults(transport, self._path)
 
     def show(self) -> ClusterInfo:
         return decode(ClusterInfo, self._transport.call("GET", self._path))
@@ -36,6 +39,14 @@ class Cluster:
     def rename(self, name: str) -> ClusterInfo:
         """Change how it is shown; the short name never changes."""
         return decode(ClusterInfo, self._transport.call("PATCH", self._path, {"name": name}))
+
+    def would_leave(self) -> Leaving:
+        """Return what leaving the cluster comes to; changes nothing."""
+        return decode(Leaving, self._transport.call("DELETE", self._path, params={"dry_run": "true"}))
+
+    def leave(self) -> Leaving:
+        """Take the cluster out of the organisation; its machines stay enrolled. Errors: `CLUSTER_IN_USE`."""
+        return decode(Leaving, self._transport.call("DELETE", self._path))
 
     def create_join_token(self, labels: Mapping[str, str] | None = None, ttl_seconds: int = 3600) -> NewJoinToken:
         """Make a token with which one machine joins. Errors: `RESERVED_LABEL`, `INVALID_LABEL`, `LIMIT_REACHED`, …"""

@@ -180,6 +180,30 @@ def remove_member(place: Place, login: str, yes: bool) -> None:
     emit({"login": login, "removed": True}, lambda: say(f"{safe(login)} is no member any more."))
 
 
+@org.command()
+@at("org")
+def looks(place: Place) -> None:
+    """When and why the site's operator could read your organisation's data (break-glass); admins."""
+    rows = [one.raw for one in place.org.looks()]
+    columns = [
+        column("ID", "id"),
+        column("OPERATOR", "operator"),
+        Column("BEGAN", lambda row: f"{age(row['created_at'])} ago"),
+        Column("LIVES", lambda row: f"until {until(row['expires_at'])}" if row["live"] else "no"),
+        column("REASON", "reason", flow=True),
+    ]
+    emit(rows, lambda: table(rows, columns, "The operator never looked into this organisation."))
+
+
+@org.command("end-look")
+@click.argument("id")
+@at("org")
+def end_look(place: Place, id: str) -> None:
+    """End a look of the operator's at once, by its id (owners, operators)."""
+    place.org.end_look(id)
+    emit({"id": id, "ended": True}, lambda: say("Ended."))
+
+
 @org.command("login-link")
 @click.argument("login")
 @at("org")

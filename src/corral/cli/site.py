@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from corral.cli import site_orgs
 from corral.cli.output import column, details, emit, print_json, say, state_style, table
 from corral.cli.place import Place, at
 from corral.cli.root import Group
@@ -224,3 +225,15 @@ def settings(place: Place, contact: str | None, hosted_machine_limit: int | None
     else:
         shown = place.corral.site.change(contact=contact, hosted_machine_limit=hosted_machine_limit)
     emit(shown.raw, lambda: details(shown.raw.items()))
+
+
+for _command in (
+    site_orgs.clusters,
+    site_orgs.give_back,
+    site_orgs.delete_cluster,
+    site_orgs.cluster_requests,
+    site_orgs.answer,
+    site_orgs.limit,
+    site_orgs.break_glass,
+):
+    site.add_command(_command)

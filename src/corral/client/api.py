@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from corral.client import config, journal
+from corral.client.cluster_models import ClusterRequest, DedicatedCluster
 from corral.client.decode import decode
 from corral.client.models import JournalEntry, Me, NewToken, OrgInfo, SiteSettings, SshKey, Token
 from corral.client.orgs import Org
@@ -120,6 +121,32 @@ class Site:
         given = {"contact": contact, "hosted_machine_limit": hosted_machine_limit}
         body = {key: value for key, value in given.items() if value is not None}
         return decode(SiteSettings, self._transport.call("PATCH", "/api/v1/site", body))
+
+    def clusters(self) -> Iterator[DedicatedCluster]:
+        """Yield the site's dedicated clusters, those that were left too."""
+        for item in self._transport.pages("/api/v1/site/clusters"):
+            yield decode(DedicatedCluster, item)
+
+    def delete_cluster(self, id: str) -> None:
+        """Delete a dedicated cluster that was left and has no machine. Errors: `CLUSTER_IN_USE`."""
+        self._transport.call("DELETE", f"/api/v1/site/clusters/{quoted(id)}")
+
+    def cluster_requests(self) -> Iterator[ClusterRequest]:
+        """Yield every organisation's requests for a cluster, open ones first."""
+        for item in self._transport.pages("/api/v1/site/cluster-requests"):
+            yield decode(ClusterRequest, item)
+
+    def answer_cluster_request(self, id: str, slug: str, name: str | None = None) -> ClusterRequest:
+        """Make the cluster that was asked for. Errors: `NAME_TAKEN`; `CONFLICT` when it is over already."""
+        return self._answer(id, {"slug": slug, **({"name": name} if name is not None else {})})
+
+    def decline_cluster_request(self, id: str, why: str) -> ClusterRequest:
+        """Say that there will be none, and why. Errors: `CONFLICT` when it is over already."""
+        return self._answer(id, {"decline": why})
+
+    def _answer(self, id: str, body: dict[str, str]) -> ClusterRequest:
+        path = f"/api/v1/site/cluster-requests/{quoted(id)}/answer"
+        return decode(ClusterRequest, self._transport.call("POST", path, body))
 
     def audit(self, want: journal.Filter = journal.EVERYTHING) -> Iterator[JournalEntry]:
         """Yield the site's own audit entries, newest first; of `want`: types, actor and times."""

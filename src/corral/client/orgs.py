@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from corral.client import journal
+from corral.client.cluster_models import ClusterRequest, Look, MachineLimit
 from corral.client.clusters import Cluster
 from corral.client.decode import decode
 from corral.client.models import (
@@ -102,10 +103,49 @@ class Org:
         """Begin to use the site's hosted cluster. Again: the same answer."""
         return decode(HostedCluster, self._transport.call("POST", f"{self._path}/hosted-cluster"))
 
-    def create_dedicated_cluster(self, slug: str, name: str | None = None) -> ClusterInfo:
-        """Make a cluster of the organisation's own. Operators only."""
-        body = {"slug": slug, "name": name or slug}
+    def hosted_offered(self) -> bool:
+        """Return whether the organisation could begin to use the hosted cluster: it does not use it."""
+        page = self._transport.call("GET", f"{self._path}/clusters", params={"page_size": 1})
+        return bool(page["hosted_offered"])
+
+    def create_dedicated_cluster(self, slug: str, name: str | None = None, *, id: str | None = None) -> ClusterInfo:
+        """Make a cluster of the organisation's own, or give one back (`id`) that it left. Operators only."""
+        body = {"slug": slug, "name": name or slug, **({"id": id} if id is not None else {})}
         return decode(ClusterInfo, self._transport.call("POST", f"{self._path}/dedicated-clusters", body))
+
+    def request_cluster(self, name: str, note: str = "") -> ClusterRequest:
+        """Ask the site's operator for a cluster of the organisation's own. Admins only."""
+        body = {"name": name, "note": note}
+        return decode(ClusterRequest, self._transport.call("POST", f"{self._path}/cluster-requests", body))
+
+    def cluster_requests(self) -> Iterator[ClusterRequest]:
+        """Yield what the organisation asked for, newest first, with the answers. Admins only."""
+        for item in self._transport.pages(f"{self._path}/cluster-requests"):
+            yield decode(ClusterRequest, item)
+
+    def withdraw_cluster_request(self, id: str) -> None:
+        """Take a request back. Errors: `CONFLICT` when it is over already."""
+        self._transport.call("DELETE", f"{self._path}/cluster-requests/{quoted(id)}")
+
+    def set_machine_limit(self, machines: int | None) -> MachineLimit:
+        """Set the organisation's own limit on the hosted cluster; None: the site's. Operators only."""
+        return decode(MachineLimit, self._transport.call("PUT", f"{self._path}/machine-limit", {"machines": machines}))
+
+    # -- break-glass
+
+    def break_glass(self, reason: str, ttl_seconds: int = 3600) -> Look:
+        """Open the organisation's data to yourself for reading, with a reason that it sees. Operators only."""
+        body = {"reason": reason, "ttl_seconds": ttl_seconds}
+        return decode(Look, self._transport.call("POST", f"{self._path}/break-glass", body))
+
+    def looks(self) -> Iterator[Look]:
+        """Yield when and why the operator could look into the organisation, newest first."""
+        for item in self._transport.pages(f"{self._path}/break-glass"):
+            yield decode(Look, item)
+
+    def end_look(self, id: str) -> None:
+        """End one at once. Owners, and operators."""
+        self._transport.call("DELETE", f"{self._path}/break-glass/{quoted(id)}")
 
     # -- the journal
 

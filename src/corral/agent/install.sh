@@ -290,6 +290,8 @@ download_agent() {
 put_agent() {
     chmod 644 "$work/corral-agent.pyz"
     mv -f "$work/corral-agent.pyz" "$prefix/corral-agent.pyz"
+    # What an update left that did not come to its end.
+    rm -rf "$prefix/.corral-agent-update"
     {
         printf '#!/bin/sh\n'
         if [ -n "$proxy" ]; then
@@ -421,6 +423,7 @@ take_off() {
     fi
     # Only what this script put there: the folder may be somebody's.
     rm -f "$prefix/corral-agent" "$prefix/corral-agent.pyz"
+    rm -rf "$prefix/.corral-agent-update"
     rmdir "$prefix" 2>/dev/null || true
     rm -f "$state/join-token" "$state/agent.log"
     say "the agent is off this host. Its identity and data stay in $state; containers that run go on."

@@ -31,7 +31,7 @@ from corral.agent.state import StateFolder
 from corral.agent.work import WorkFolder
 
 PYZ, SUMS = "corral-agent.pyz", "SHA256SUMS"
-BESIDE = "update"
+BESIDE = ".corral-agent-update"
 """Folder beside the installed file, for a release that is not installed yet."""
 MAX_SUMS = 64 << 10
 MAX_SIZE = 256 << 20

@@ -2,51 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from corral.domain import asks as terms
-from corral.domain import fleet as index
+from corral.domain import fleet as fleet_
 from corral.domain import placement
-from corral.domain.asks import Ahead, Gpu, Kind, MachineFacts, PlacementAsk, Plan
+from corral.domain.asks import Ahead, Kind, PlacementAsk
 from corral.domain.fleet import Fleet
-from corral.domain.placement import REASONS_KEPT, explain, refusals, try_place, why_it_waits
-from corral.domain.resources import Ask, Resources, on_machine
-
-GIB = 1024
-
-
-def machine(
-    name: str,
-    models: Sequence[str] = ("H100",) * 8,
-    *,
-    pool: str = "",
-    closed: str = "",
-    vcpu: int = 64,
-    faulty: int = 0,
-) -> MachineFacts:
-    total = Resources(len(models), vcpu, 512 * GIB, 4096 * GIB)
-    gpus = [Gpu(f"0000:{slot:02x}:00.0", f"{name}-{slot}", f"{name}/{slot}", m) for slot, m in enumerate(models)]
-    return MachineFacts(name, name, pool, closed, total, total, Counter(models), gpus[faulty:], faulty)
-
-
-NOBODY = Ahead()
-
-
-def planned(fleet: Fleet, want: PlacementAsk, ahead: Ahead = NOBODY) -> Plan:
-    plan = try_place(fleet, want, ahead)
-    assert plan is not None, dict(refusals(fleet, want, ahead))
-    return plan
-
-
-def reasons(fleet: Fleet, want: PlacementAsk, ahead: Ahead = NOBODY) -> dict[str, str]:
-    assert try_place(fleet, want, ahead) is None
-    return dict(refusals(fleet, want, ahead))
+from corral.domain.placement import REASONS_KEPT, explain, why_it_waits
+from corral.domain.resources import Ask, Resources
+from tests.facts import GIB, at, machine, planned, reasons, window
 
 
 def test_the_machine_with_the_fewest_free_gpus_is_taken_so_whole_machines_stay_whole() -> None:
@@ -164,7 +132,7 @@ def test_why_something_waits_names_some_machines_and_judges_no_more(monkeypatch:
     judged: list[str] = []
     why_not = placement.why_not
 
-    def judging(fleet: Fleet, machine: index.Machine, want: PlacementAsk, ahead: Ahead) -> str:
+    def judging(fleet: Fleet, machine: fleet_.Machine, want: PlacementAsk, ahead: Ahead) -> str:
         judged.append(machine.facts.name)
         return why_not(fleet, machine, want, ahead)
 
@@ -176,138 +144,110 @@ def test_why_something_waits_names_some_machines_and_judges_no_more(monkeypatch:
     assert why_it_waits(fleet, PlacementAsk(Ask(), pool="c")).startswith("no machine that this workspace may use")
 
 
-# ---- what machines report and people ask for
+# ---- reservations, data locations, what a quota leaves
+
+ONE = PlacementAsk(Ask(gpus=1), workspace="research", now=at(0))
 
 
-def _size(fleet: Fleet) -> int:
-    """Return how many things a fleet remembers."""
-    levels = [level for cell in fleet._cells.values() for level in cell.levels]
-    shelves = [shelf for level in levels for shelf in (level.open, *level.others.values())]
-    heaps = [len(shape.heap) for shelf in shelves for shape in shelf.shapes.values()]
-    kept = len(fleet.machines) + len(fleet._names) + len(fleet._cells) + len(fleet._kinds) + len(fleet._by_number)
-    return kept + len(levels) + len(shelves) + sum(heaps)
+def test_during_a_window_only_the_named_workspaces_work_lands() -> None:
+    fleet = Fleet.of([machine("a", windows=[window(-1, 2, "research")]), machine("b", windows=[window(-1, 2)])])
+    assert planned(fleet, ONE).machine == "a"
+    assert reasons(fleet, replace(ONE, workspace="other")) == {
+        "a": "reserved for research until 2026-03-01 14:00 UTC",
+        "b": "reserved for nobody until 2026-03-01 14:00 UTC",
+    }
 
 
-def test_what_a_machine_reported_once_is_not_remembered_for_ever() -> None:
-    fleet = Fleet.of([machine("a"), machine("b", pool="x")])
-    began = _size(fleet)
-    for number in range(300):
-        fleet.replace(machine("b", (f"model {number}",) * 8, pool=f"pool {number}", vcpu=64 + number))
-        planned(fleet, PlacementAsk(Ask(gpus=1), gpu_model=f"model {number}"))
-    assert _size(fleet) == began
-    fleet.remove("b")
-    fleet.remove("a")
-    assert _size(fleet) == 0
+def test_before_a_window_only_work_sure_to_end_in_time_is_placed() -> None:
+    fleet = Fleet.of([machine("a", windows=[window(2, 4, "other")])])
+    assert planned(fleet, replace(ONE, sure_end=at(2))).machine == "a"
+    late = replace(ONE, sure_end=at(2) + timedelta(microseconds=1))
+    for want in (ONE, late):
+        assert "from 2026-03-01 14:00 to 2026-03-01 16:00 UTC" in reasons(fleet, want)["a"]
+        assert "reserved for other" in reasons(fleet, replace(want, machine="a"))["a"]
+    assert planned(fleet, replace(late, machine="a", workspace="other")).machine == "a"
 
 
-def test_machines_that_come_and_go_under_new_names_leave_nothing_behind() -> None:
-    fleet = Fleet.of([machine("a")])
-    for number in range(300):
-        fleet.replace(machine(f"z{number}"))
-        assert planned(fleet, PlacementAsk(Ask(gpus=1))).machine == "a"
-        fleet.remove(f"z{number}")
-    assert _size(fleet) < 100
+def test_a_window_that_is_over_keeps_nothing_out_and_one_begins_at_its_start() -> None:
+    fleet = Fleet.of([machine("a", windows=[window(1, 2)])])
+    assert reasons(fleet, replace(ONE, now=at(1), sure_end=at(1.5)))
+    assert reasons(fleet, replace(ONE, now=at(2) - timedelta(microseconds=1)))
+    assert planned(fleet, replace(ONE, now=at(2))).machine == "a"
+    assert not fleet.has_windows
 
 
-def test_what_people_ask_for_is_not_remembered_for_ever() -> None:
-    fleet = Fleet.of([machine("a")])
-    for number in range(2 * index.MOST_LOOKUPS):
-        assert try_place(fleet, PlacementAsk(Ask(gpus=1), gpu_model=f"model {number}")) is None
-    assert len(fleet._lookups) <= index.MOST_LOOKUPS
+def test_what_was_taken_before_a_window_was_over_stays_taken() -> None:
+    fleet = Fleet.of([machine("a", ("H100",) * 2, windows=[window(1, 2)])])
+    fleet.take(planned(fleet, replace(ONE, sure_end=at(1))))
+    later = replace(ONE, now=at(3))
+    fleet.take(planned(fleet, later))
+    assert reasons(fleet, later) == {"a": "0 of 2 GPUs free, 1 asked"}
 
 
-def test_a_gpu_model_that_is_called_like_no_other_hides_none() -> None:
-    fleet = Fleet.of([machine("a", ("", "H100")), machine("b", ("",))])
-    fleet.remove("b")
-    assert try_place(fleet, PlacementAsk(Ask(gpus=1), gpu_model="*")) is None
-    fleet.take(planned(fleet, PlacementAsk(Ask(gpus=1))))
-    assert planned(fleet, PlacementAsk(Ask(gpus=1), gpu_model="H100")).machine == "a"
-    assert planned(fleet, PlacementAsk(Ask())).machine == "a"
+def test_where_several_windows_cover_a_machine_only_what_all_allow_may_run() -> None:
+    fleet = Fleet.of([machine("a", windows=[window(-1, 3, "research", "other"), window(-2, 3, "research")])])
+    assert planned(fleet, ONE).machine == "a"
+    assert reasons(fleet, replace(ONE, workspace="other"))
 
 
-# ---- the index against a plain search
-
-POOLS, MODELS = ("", "x", "y"), ("A100", "H100")
-
-
-@st.composite
-def fleets(draw: st.DrawFn) -> list[MachineFacts]:
-    made = []
-    for number in range(draw(st.integers(0, 6))):
-        models = draw(st.lists(st.sampled_from(MODELS), max_size=4))
-        closed = draw(st.sampled_from(("", "", "", "cordoned: x")))
-        vcpu = draw(st.sampled_from((4, 8)))
-        made.append(machine(f"m{number}", models, pool=draw(st.sampled_from(POOLS)), closed=closed, vcpu=vcpu))
-    return made
+def test_work_that_is_over_in_time_leaves_unreserved_machines_to_work_that_is_not() -> None:
+    fleet = Fleet.of([machine("a"), machine("b", windows=[window(9, 10)]), machine("c", windows=[window(3, 4)])])
+    assert planned(fleet, replace(ONE, sure_end=at(1))).machine == "c"
+    assert planned(fleet, replace(ONE, sure_end=at(5))).machine == "b"
+    assert planned(fleet, ONE).machine == "a"
 
 
-asks = st.builds(
-    PlacementAsk,
-    st.builds(Ask, st.integers(0, 4), st.none() | st.integers(1, 8), st.none() | st.sampled_from((GIB, 300 * GIB))),
-    pools=st.none() | st.sets(st.sampled_from(("x", "y"))).map(frozenset),
-    machine=st.none() | st.sampled_from([f"m{n}" for n in range(6)]),
-    pool=st.none() | st.sampled_from(POOLS),
-    gpu_model=st.none() | st.sampled_from(MODELS),
-)
+def test_an_ask_that_a_reservation_keeps_out_holds_nobody_back_there_until_it_is_over() -> None:
+    facts = [machine("a", windows=[window(2, 4)]), machine("b", pool="x", windows=[window(2, 4)])]
+    for first in (replace(ONE, ask=Ask(gpus=8)), replace(ONE, ask=Ask(gpus=8), machine="a")):
+        fleet, ahead = Fleet.of(facts), Ahead()
+        ahead.add(first)
+        short = replace(ONE, sure_end=at(1), machine="a")
+        assert planned(fleet, short, ahead).machine == "a"
+        later = Ahead()
+        later.add(replace(first, now=at(4)))
+        assert reasons(fleet, replace(short, now=at(4), sure_end=at(5)), later) == {
+            "a": "kept for work that has waited longer"
+        }
 
 
-class Plain:
-    """The rules once more, as a search over every machine."""
-
-    def __init__(self, machines: list[MachineFacts]) -> None:
-        self.facts = {m.name: m for m in machines}
-        self.free = {m.name: m.free for m in machines}
-        self.gpus = {m.name: sorted(m.gpus) for m in machines}
-
-    def place(self, want: PlacementAsk) -> tuple[str, tuple[str, ...]] | None:
-        found = []
-        for name, facts in self.facts.items():
-            need, free = on_machine(want.ask, facts.total), self.free[name]
-            if facts.closed or not want.selects(name, facts.pool):
-                continue
-            if need.vcpu > free.vcpu or need.ram_mib > free.ram_mib or need.storage_mib > free.storage_mib:
-                continue
-            if want.gpu_model is not None and want.gpu_model not in facts.models:
-                continue
-            for model in (want.gpu_model,) if want.gpu_model else sorted(facts.models) if want.ask.gpus else (None,):
-                gpus = [gpu for gpu in self.gpus[name] if model in (None, gpu.model)]
-                if len(gpus) >= want.ask.gpus:
-                    given = tuple(gpu.id for gpu in gpus[: want.ask.gpus])
-                    found.append((len(gpus), free.vcpu, free.ram_mib, name, model or "", given))
-        return (min(found)[3], min(found)[5]) if found else None
-
-    def facts_of(self, name: str) -> MachineFacts:
-        return replace(self.facts[name], free=self.free[name], gpus=self.gpus[name])
-
-    def change(self, plan: Plan, sign: int) -> None:
-        self.free[plan.machine] = (
-            self.free[plan.machine] - plan.resources if sign < 0 else (self.free[plan.machine] + plan.resources)
-        )
-        kept = [gpu for gpu in self.gpus[plan.machine] if gpu not in plan.gpus]
-        self.gpus[plan.machine] = kept if sign < 0 else sorted([*kept, *plan.gpus])
+def test_a_kept_drive_needs_a_data_location() -> None:
+    fleet = Fleet.of([machine("a"), machine("b", data=True)])
+    want = replace(ONE, drives=True)
+    assert planned(fleet, want).machine == "b"
+    assert planned(fleet, ONE).machine == "a"
+    assert reasons(fleet, replace(want, machine="a")) == {"a": "no data location"}
+    assert reasons(Fleet.of([machine("a")]), want) == {"a": "no data location"}
 
 
-@settings(max_examples=300, deadline=None)
-@given(fleets(), st.lists(st.tuples(asks, st.integers(0, 3)), max_size=15))
-def test_the_index_finds_what_a_plain_search_finds(
-    machines: list[MachineFacts], steps: list[tuple[PlacementAsk, int]]
-) -> None:
-    fleet, plain = Fleet.of(machines), Plain(machines)
-    held: list[Plan] = []
-    for want, release in steps:
-        plan = try_place(fleet, want)
-        assert (plan and (plan.machine, tuple(gpu.id for gpu in plan.gpus))) == plain.place(want)
-        if plan is not None:
-            fleet.take(plan)
-            plain.change(plan, -1)
-            held.append(plan)
-        else:
-            assert all(reasons(fleet, want).values())
-        assert fleet.count(want) == len(list(refusals(fleet, want)))
-        if release == 0 and held:
-            gone = held.pop(0)
-            plain.change(gone, 1)
-            fleet.replace(plain.facts_of(gone.machine))
-        ids = [gpu.id for plan in held for gpu in plan.gpus]
-        assert len(ids) == len(set(ids))
-        assert all(min(free.vcpu, free.ram_mib, free.storage_mib) >= 0 for free in plain.free.values())
+def test_what_needs_a_data_location_holds_nobody_back_where_there_is_none() -> None:
+    fleet, ahead = Fleet.of([machine("a")]), Ahead()
+    ahead.add(replace(ONE, drives=True))
+    assert planned(fleet, ONE, ahead).machine == "a"
+
+
+def test_only_models_that_the_quota_leaves_are_chosen_and_it_is_said_where_none_is() -> None:
+    fleet = Fleet.of([machine("a", ("A100", "A100", "H100", "H100")), machine("b", ("A100",) * 2)])
+    assert planned(fleet, replace(ONE, spent_models=frozenset({"A100"}))).gpu_model == "H100"
+    want = replace(ONE, ask=Ask(gpus=2), machine="a", spent_models=frozenset({"A100"}))
+    assert planned(fleet, want).gpu_model == "H100"
+    assert reasons(fleet, replace(ONE, spent_models=frozenset({"A100", "H100"}))) == {
+        "a": "the workspace's quota leaves too few A100, H100",
+        "b": "the workspace's quota leaves too few A100",
+    }
+    assert planned(fleet, replace(ONE, ask=Ask(), spent_models=frozenset({"A100", "H100"}))).machine == "b"
+
+
+def test_a_fair_share_stays_within_what_the_quota_leaves() -> None:
+    fleet = Fleet.of([machine("a", vcpu=64), machine("b", vcpu=128)])
+    fleet.take(planned(fleet, replace(ONE, machine="b")))
+    assert planned(fleet, ONE).machine == "b"
+    want = replace(ONE, room=Resources(0, 8, 64 * GIB, 512 * GIB))
+    assert planned(fleet, want).machine == "a"
+    assert reasons(fleet, replace(want, room=Resources(0, 8, 63 * GIB, 512 * GIB))) == {
+        "a": "the workspace's quota leaves 63 GiB RAM, 64 asked (the fair share of 1 GPUs; ask for less)",
+        "b": "the workspace's quota leaves 8 vCPU, 16 asked (the fair share of 1 GPUs; ask for less)",
+    }
+    ahead = Ahead()
+    ahead.add(replace(want, room=Resources(0, 7, 64 * GIB, 512 * GIB)))
+    assert planned(fleet, ONE, ahead).machine == "b"

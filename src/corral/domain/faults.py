@@ -129,8 +129,10 @@ def judged(now: Counters, was: Counters | None) -> Counters:
     older report that comes late does not make old errors new."""
     if was is None:
         return now
+    told_in_life = now.ecc_aggregate != _NOT_TOLD  # then the count since the load need not begin anew
     return replace(
         now,
+        ecc_volatile=max(now.ecc_volatile, was.ecc_volatile) if told_in_life else now.ecc_volatile,
         ecc_aggregate=max(now.ecc_aggregate, was.ecc_aggregate),
         nvlinks_up=max(now.nvlinks_up, was.nvlinks_up),
     )

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from corral.domain import join_tokens as rules
 from corral.domain.allocations import Seen
@@ -16,11 +16,12 @@ from corral.domain.errors import Refusal
 from corral.domain.machines import MachineState
 from corral.domain.sessions import Hello
 from corral.store import journal
+from corral.store import updates as update_rows
 from corral.store.machines import Wanted
 from corral.store.tables.clusters import tenancies
 from corral.store.tables.machines import machines
 from corral.store.transaction import Scope, Tx
-from corral.usecases import access, clusters, dedicated_clusters, join_tokens, joining, sessions
+from corral.usecases import access, clusters, dedicated_clusters, join_tokens, joining, sessions, staged_updates
 from corral.usecases import machines as machine_use
 from corral.usecases.context import Context
 from corral.usecases.fleets import Fleets
@@ -242,6 +243,23 @@ def test_nothing_is_placed_on_machines_of_a_cluster_that_was_left(world_on_both:
     leave(world)
     assert code_of(world, Creation("dev", gpus=1), fleets=fleets) == "NO_ACCESS"
     assert code_of(world, Creation("dev", gpus=1, cluster="default"), fleets=fleets) == "NOT_FOUND"
+
+
+def test_an_update_of_agents_asks_no_more_machines_of_a_cluster_that_was_left(world_on_both: World) -> None:
+    world = world_on_both
+    machine = world.add_machine("gpu-1")
+    with world.act("admin", org="acme") as ctx:
+        ctx.tx.run(update(machines).where(machines.c.id == machine).values(release="0.1.0"))
+        started = staged_updates.start(ctx, "default", "9.9.9")
+    assert started.id is not None
+    take_access(world)
+    leave(world)
+    with world.db.write() as tx:
+        (row,) = update_rows.unsettled(tx)
+        staged_updates.advance(tx, row, "9.9.9")
+        ended = update_rows.get(tx, Scope(world.ids.orgs["acme"]), started.id)
+    assert ended is not None
+    assert (ended["outcome"], ended["message"]) == ("stopped", "the cluster was taken out of the organisation")
 
 
 def test_no_token_is_made_for_a_cluster_that_is_left_meanwhile(world_on_both: World) -> None:

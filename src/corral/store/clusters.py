@@ -38,6 +38,11 @@ def hosted_tenancy(tx: Tx, scope: Scope) -> RowMapping | None:
     return tx.one(_tenancies(scope).where(clusters.c.hosted))
 
 
+def is_used(tx: Tx, scope: Scope, cluster_id: str) -> bool:
+    """Return whether the organisation uses the cluster: it has not left it."""
+    return tx.one(select(tenancies.c.slug).where(*_here(scope, cluster_id), _LIVE)) is not None
+
+
 def left_dedicated(tx: Tx, scope: Scope, cluster_id: str) -> RowMapping | None:
     """Return a dedicated cluster that the organisation has left and the operator has not deleted."""
     here = (tenancies.c.cluster_id == cluster_id, tenancies.c.left_at.is_not(None))
@@ -174,7 +179,11 @@ def _tenancies(scope: Scope) -> Select[Any]:
 
 
 def _one(scope: Scope, cluster_id: str) -> Any:
-    return update(tenancies).where(and_(tenancies.c.cluster_id == cluster_id, tenancies.c.org_id == scope.org))
+    return update(tenancies).where(*_here(scope, cluster_id))
+
+
+def _here(scope: Scope, cluster_id: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return tenancies.c.cluster_id == cluster_id, tenancies.c.org_id == scope.org
 
 
 def names_of(tx: Tx, scope: Scope, cluster_id: str) -> RowMapping:

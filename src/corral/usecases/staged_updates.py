@@ -15,6 +15,7 @@ from corral.domain.errors import Refusal, not_found
 from corral.domain.events import Entry, Subject
 from corral.domain.machines import MachineState
 from corral.domain.updates import AT_ONCE, STAGES, Candidate, Outcome, Standing, State, Step
+from corral.store import clusters as cluster_rows
 from corral.store import fleet
 from corral.store import machines as machine_rows
 from corral.store import updates as rows
@@ -135,6 +136,8 @@ def advance(tx: Tx, update: Row, served: str) -> None:
         _end(tx, scope, row, Outcome.FAILED, f"stopped, because {failures[0]}")
     elif row["release"] != served:
         _end(tx, scope, row, Outcome.STOPPED, f"the site serves release {served} now")
+    elif not cluster_rows.is_used(tx, scope, row["cluster_id"]):
+        _end(tx, scope, row, Outcome.STOPPED, "the cluster was taken out of the organisation")
     else:
         _go_on(tx, scope, row)
 

@@ -7,6 +7,7 @@ transaction that makes the alerts and deliveries: each entry counts once, whatev
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -15,6 +16,7 @@ from typing import Any
 from corral.domain import alerts as rules
 from corral.domain import cloud_events, webhooks
 from corral.domain.alerts import Alert, Kind, Sign, Told
+from corral.domain.ids import uuid7
 from corral.store import alert_rules, deliveries, orgs, site
 from corral.store import alerts as rows
 from corral.store import webhooks as webhook_rows
@@ -155,8 +157,9 @@ class _Teller:
             for target, new in counts.items()
             if deliveries.waiting(self._tx, target, webhooks.WAITING_MAX + 1) + new > webhooks.WAITING_MAX
         }
-        for row in self._out:
-            row["id"] = new_id(self._tx.now)
+        for number, row in enumerate(self._out):
+            # In the order of the journal, though they are of one millisecond.
+            row["id"] = uuid7(self._tx.now, (number & 0xFFF).to_bytes(2, "big") + os.urandom(8))
         deliveries.add(self._tx, [row for row in self._out if row["target_id"] not in full])
         if full:
             disable_full(self._tx, sorted(full))

@@ -9,15 +9,13 @@ from corral.domain.allocations import LOG_LINES_KEPT, Report, Seen
 from corral.domain.compute_clusters import Creation
 from corral.store.tables.journal import journal
 from corral.store.tables.machines import machines
-from corral.store.transaction import SITE
-from corral.usecases import allocation_reports, compute_clusters, workload_life
+from corral.usecases import compute_clusters, removal, workload_life
 from tests.conftest import Clock
 from tests.placing import (
     allocation,
     check_invariants,
     code_of,
     create,
-    ref,
     report,
     saying,
     terminate,
@@ -242,9 +240,8 @@ def test_what_a_machine_with_newer_work_does_not_know_any_more_ended_after_the_b
 
 def test_a_machine_removed_by_force_ends_its_work_as_lost(world: World) -> None:
     report(world, "gpu-1", [saying(world, "dev", Seen.RUNNING)])
-    with world.db.write() as tx:
-        assert [one.name for one in allocation_reports.live_on(tx, ref(world, "gpu-1"))] == ["dev"]
-        allocation_reports.machine_lost(tx, ref(world, "gpu-1"), SITE)
+    with world.act("admin", "acme") as ctx:
+        removal.remove(ctx, "default", "gpu-1", force=True)
     assert (state(world), workload(world, "dev")["reason"]) == ("failed", "lost: machine gpu-1 was removed")
     assert allocation(world, "dev")["release_reason"] == "lost"
 

@@ -21,9 +21,9 @@ from corral.store.tables.clusters import tenancies
 from corral.store.tables.machines import gpus, machines
 from corral.store.tables.orgs import orgs
 from corral.store.tables.site import sites
-from corral.store.tables.workloads import allocations
-from corral.store.transaction import Scope, Signal, Wake
+from corral.store.transaction import Scope
 from corral.usecases import machines as use
+from corral.usecases import removal
 from tests.world import World
 
 
@@ -127,7 +127,7 @@ def test_two_machines_may_claim_one_uuid(world_on_both: World) -> None:
 def test_a_removed_machines_inventory_still_does_no_harm(world_on_both: World) -> None:
     world_on_both.add_machine("m", gpu_count=0)
     with world_on_both.act("admin", org="acme") as ctx:
-        use.remove(ctx, "default", "m", force=False)
+        removal.remove(ctx, "default", "m", force=False)
     report(world_on_both, "m", inventory("d1", gpu(1)))
     with world_on_both.act("admin", org="acme") as ctx:
         assert use.listed(ctx, "default", Wanted(), None, 10) == []
@@ -211,36 +211,6 @@ def test_a_quarantine_is_released_by_an_admin(world_on_both: World) -> None:
     assert entry["data"] == {"name": "m", "before": "clone", "reason": "two report"}
 
 
-def test_a_machine_with_work_is_not_removed_and_says_what_runs(world_on_both: World) -> None:
-    world_on_both.add_machine("m")
-    world_on_both.add_workload("dev", "m", gpu_count=1)
-    with world_on_both.act("admin", org="acme") as ctx, pytest.raises(Refusal) as refused:
-        use.remove(ctx, "default", "m", force=False)
-    assert refused.value.code == "NODE_IN_USE"
-    assert refused.value.details["running"] == [{"workspace": "research", "name": "dev", "kind": "compute_cluster"}]
-    assert row(world_on_both, "m")["removed_at"] is None
-
-
-def test_forced_removal_ends_the_work_as_lost_and_keeps_a_tombstone(world_on_both: World) -> None:
-    world_on_both.add_machine("m")
-    world_on_both.add_workload("dev", "m", gpu_count=1)
-    signals: list[Signal] = []
-    stop = world_on_both.db.subscribe(lambda told, _seq: signals.extend(told))
-    with world_on_both.act("admin", org="acme") as ctx:
-        assert [work.name for work in use.remove(ctx, "default", "m", force=True).running] == ["dev"]
-    stop()
-    assert Signal(Wake.MACHINE_REMOVED, world_on_both.ids.machines["m"]) in signals
-    with world_on_both.db.read() as tx:
-        found = tx.one(select(allocations.c.released_at, allocations.c.release_reason))
-        stone = machine_rows.by_key(tx, row(world_on_both, "m")["key_hash"])
-    assert found is not None
-    assert found["release_reason"] == "lost"
-    assert stone is not None
-    assert stone["removed_at"] is not None
-    (entry,) = entries(world_on_both, "audit", "cluster.node.removed")
-    assert entry["data"] == {"name": "m", "forced": True, "stopped": ["research/dev"]}
-
-
 def test_a_dry_run_tells_who_is_affected_and_changes_nothing(world_on_both: World) -> None:
     world_on_both.add_machine("m")
     world_on_both.add_workload("dev", "m", gpu_count=1)
@@ -255,7 +225,7 @@ def test_another_organisations_machine_is_not_there(world_on_both: World) -> Non
     acts = (
         lambda ctx: use.one(ctx, "default", "theirs"),
         lambda ctx: use.cordon(ctx, "default", "theirs", None),
-        lambda ctx: use.remove(ctx, "default", "theirs", force=True),
+        lambda ctx: removal.remove(ctx, "default", "theirs", force=True),
     )
     for act in acts:
         with world_on_both.act("admin", org="acme") as ctx, pytest.raises(Refusal) as refused:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Clock
+from tests.live_server import eventually
 from tests.world import World
 
 CLUSTER = "/api/v1/orgs/acme/clusters/default"
@@ -213,6 +214,44 @@ def test_those_it_is_for_see_it_as_available(world: World, clock: Clock) -> None
     clock.forward(3600)
     (offered,) = world.client("member").get("/api/v1/orgs/acme/workspaces/research/machines").json()["items"]
     assert (offered["status"], offered["reserved"]) == ("available", "")
+
+
+def test_what_waits_because_of_a_reservation_says_so_and_until_when_and_goes_on_then(
+    world: World, clock: Clock
+) -> None:
+    world.add_machine("m")
+    compute = "/api/v1/orgs/acme/workspaces/research/compute-clusters"
+    with world.running():
+        make(world, nodes=["m"], reason="fans")
+        member = world.client("member")
+        refused = member.post(compute, json={"name": "now"}).json()
+        assert refused["code"] == "NO_CAPACITY"
+        said = "reserved for nobody from 2026-03-01 13:00 to 2026-03-01 16:00 UTC: fans"
+        assert said in refused["details"]["machines"][0]["reason"]
+        short = member.post(compute, json={"name": "short", "time_limit_seconds": 3590})
+        assert (short.status_code, short.json()["machine"]) == (201, "m")
+        waits = member.post(compute, json={"name": "dev", "wait": True}).json()
+        assert waits["machine"] is None and said in waits["reason"]
+
+        clock.forward(3600)
+        until = "m: reserved for nobody until 2026-03-01 16:00 UTC: fans"
+        eventually(lambda: member.get(f"{compute}/dev").json()["reason"] == until)
+        assert until[3:] in member.post(compute, json={"name": "now"}).json()["message"]
+
+        clock.forward(3 * 3600 + 1)
+        eventually(lambda: member.get(f"{compute}/dev").json()["machine"] is not None)
+
+
+def test_what_waits_goes_on_when_the_reservation_is_removed(world: World, clock: Clock) -> None:
+    world.add_machine("m")
+    compute = "/api/v1/orgs/acme/workspaces/research/compute-clusters"
+    with world.running():
+        made = make(world, nodes=["m"])
+        clock.forward(3600)
+        member = world.client("member")
+        assert member.post(compute, json={"name": "dev", "wait": True}).json()["machine"] is None
+        assert world.client("admin").delete(f"{PATH}/{made['id']}").status_code == 200
+        eventually(lambda: member.get(f"{compute}/dev").json()["machine"] is not None)
 
 
 # --- placement labels

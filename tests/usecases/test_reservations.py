@@ -154,10 +154,12 @@ def test_an_unknown_workspace_or_machine_is_named(world_on_both: World) -> None:
 
 
 def test_a_removed_machine_is_unknown(world_on_both: World) -> None:
-    world_on_both.add_machine("a")
+    world_on_both.add_machine("a", pool="h100")
     made = make(world_on_both, asked(1, 2, ["a"]))
+    by_pool = make(world_on_both, asked(2, 3, pool="h100"))
     with world_on_both.db.write() as tx:
         tx.run(update(machines).values(removed_at=tx.now))
+    assert shown(world_on_both, by_pool.id).effect.machines == []
     assert refused(world_on_both, asked(4, 5, ["a"])).code == "NODE_NOT_FOUND"
     assert (shown(world_on_both, made.id).reservation.nodes, made.machines) == ([], 1)
     assert shown(world_on_both, made.id).reservation.machines == 0

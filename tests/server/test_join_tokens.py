@@ -203,3 +203,15 @@ def test_a_token_is_made_from_a_workspace(world: World) -> None:
     assert again.json() == {**first.json(), "token": None, "install": None}
     assert world.client("member").post(path, json={}).status_code == 404
     assert world.client("lead").post(path.replace("private", "research"), json={}).status_code == 403
+
+
+def test_from_a_workspace_with_several_clusters_one_must_be_named(world: World) -> None:
+    world.client("operator").post("/api/v1/orgs/acme/dedicated-clusters", json={"slug": "big", "name": "Big"})
+    path, admin = "/api/v1/orgs/acme/workspaces/private/enrollment-tokens", world.client("admin")
+    refused = admin.post(path, json={})
+    assert (refused.status_code, refused.json()["code"]) == (400, "CLUSTER_REQUIRED")
+    assert refused.json()["details"] == {"field": "cluster"}
+    assert admin.post(path, json={"cluster": "big"}).status_code == 201
+    assert admin.post(path, json={"cluster": "absent"}).status_code == 404
+    assert len(admin.get(PATH.replace("default", "big")).json()["items"]) == 1
+    assert admin.get(PATH).json()["items"] == []

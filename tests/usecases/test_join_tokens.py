@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import insert, select
@@ -13,9 +14,11 @@ from corral.domain.errors import Refusal
 from corral.store.tables.access import access_pools
 from corral.store.tables.clusters import join_tokens as table
 from corral.store.tables.orgs import members, orgs, workspaces
-from corral.usecases import clusters, join_tokens
-from corral.usecases.context import new_id
+from corral.usecases import clusters, join_tokens, site
+from corral.usecases import workspaces as workspace_use
+from corral.usecases.context import Context, Workspace, new_id
 from tests.conftest import Clock
+from tests.racing import outcome, while_locked
 from tests.world import World
 
 
@@ -140,19 +143,75 @@ def test_what_a_workspace_may_use_already_is_not_granted_again(world_on_both: Wo
     assert granted(world_on_both, "rival/research") == {"*"}
 
 
-def test_from_a_workspace_an_organisation_without_a_cluster_begins_to_use_the_hosted_one(world_on_both: World) -> None:
-    with world_on_both.db.write() as tx:
-        id = world_on_both.ids.orgs["fresh"] = new_id(tx.now)
+def fresh(world: World) -> None:
+    """Make an organisation `fresh` of `rival`'s without any cluster, with a workspace `research`."""
+    with world.db.write() as tx:
+        id = world.ids.orgs["fresh"] = new_id(tx.now)
         tx.run(insert(orgs).values(id=id, slug="fresh", name="Fresh", created_at=tx.now))
-        tx.run(
-            insert(members).values(org_id=id, user_id=world_on_both.ids.users["rival"], role="owner", joined_at=tx.now)
-        )
-        workspace = world_on_both.ids.workspaces["fresh/research"] = new_id(tx.now)
+        tx.run(insert(members).values(org_id=id, user_id=world.ids.users["rival"], role="owner", joined_at=tx.now))
+        workspace = world.ids.workspaces["fresh/research"] = new_id(tx.now)
         tx.run(insert(workspaces).values(id=workspace, org_id=id, slug="research", name="R", created_at=tx.now))
-    make_in(world_on_both, "fresh", pool="h100")
+
+
+def clusters_of(world: World, org: str) -> list[str]:
+    with world.act("rival", org=org) as ctx:
+        return [cluster.slug for cluster in clusters.listed(ctx, None, 9)]
+
+
+@pytest.mark.parametrize("named", [None, "default"])
+def test_from_a_workspace_an_organisation_without_a_cluster_begins_to_use_the_hosted_one(
+    world_on_both: World, named: str | None
+) -> None:
+    fresh(world_on_both)
+    make_in(world_on_both, "fresh", named, pool="h100")
     assert granted(world_on_both, "fresh/research") == {"h100"}
-    with world_on_both.act("rival", org="fresh") as ctx:
-        assert [cluster.slug for cluster in clusters.listed(ctx, None, 9)] == ["default"]
+    assert clusters_of(world_on_both, "fresh") == ["default"]
+
+
+def test_of_many_first_machines_at_once_all_are_of_the_one_hosted_cluster(world_on_both: World) -> None:
+    world, start = world_on_both, threading.Barrier(8)
+    fresh(world)
+
+    def attempt(number: int) -> str:
+        start.wait()
+        return make_in(world, "fresh", pool=f"p{number % 2}").id
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(attempt, range(8)))) == 8
+    assert clusters_of(world, "fresh") == ["default"]
+    assert granted(world, "fresh/research") == {"p0", "p1"}
+
+
+def test_a_first_machine_that_is_refused_leaves_nothing_behind(world_on_both: World) -> None:
+    world = world_on_both
+    fresh(world)
+    with world.act("operator") as ctx:
+        site.change(ctx, None, 0)
+    assert outcome(lambda: make_in(world, "fresh", pool="h100")) == "LIMIT_REACHED"
+    assert clusters_of(world, "fresh") == []
+    assert granted(world, "fresh/research") == set()
+
+
+def test_a_cluster_that_was_left_comes_back_with_the_next_machine(world_on_both: World) -> None:
+    world = world_on_both
+    fresh(world)
+    make_in(world, "fresh")
+    with world.act("rival", org="fresh") as ctx:
+        clusters.leave(ctx, "default")
+    make_in(world, "fresh", pool="h100")
+    assert clusters_of(world, "fresh") == ["default"]
+
+
+def test_a_workspace_that_is_removed_meanwhile_is_granted_nothing(world_on_both: World) -> None:
+    world = world_on_both
+
+    def remove(ctx: Context) -> None:
+        private = Workspace(world.ids.workspaces["acme/private"], ctx.org.id, "private", "Private")
+        workspace_use.remove(replace(ctx, workspace_or_none=private))
+
+    then = while_locked(world, "admin", remove, lambda: outcome(lambda: make_in(world, "acme", pool="h100")))
+    assert then == "NOT_FOUND"
+    assert granted(world, "acme/private") == set()
 
 
 def test_with_several_clusters_one_must_be_named(world_on_both: World) -> None:

@@ -17,7 +17,7 @@ from corral.domain.sessions import Opened, Report
 from corral.store.tables.machines import machines as machine_table
 from corral.store.tables.workloads import allocations, gpu_holds, workloads
 from corral.store.transaction import Scope
-from corral.usecases import machines, queue, reports, site
+from corral.usecases import machines, queue, removal, reports, site
 from corral.usecases.fleets import RESTORED, Fleets
 from tests.conftest import Clock
 from tests.placing import allocation, ask, check_invariants, create, ref, report, saying, wanted, workload

@@ -8,6 +8,7 @@ from corral.cli.cluster_requests import request, requests, withdraw
 from corral.cli.confirm import typed_name
 from corral.cli.output import Column, age, column, details, emit, note, safe, say, shown, table, until, wants_json
 from corral.cli.place import Place, at
+from corral.cli.prices import prices
 from corral.cli.root import Group
 from corral.cli.updates import stop_update, update_agents, update_progress
 from corral.client.cluster_models import Leaving
@@ -224,5 +225,5 @@ def revoke(place: Place, id: str) -> None:
     emit({"id": id, "revoked": True}, lambda: say("Revoked."))
 
 
-for command in (update_agents, update_progress, stop_update):
+for command in (prices, update_agents, update_progress, stop_update):
     cluster.add_command(command)

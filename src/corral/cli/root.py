@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, Lazy] = {
     "forward": Lazy("corral.cli.forward:forward", "Reach a port inside a compute cluster."),
     "events": Lazy("corral.cli.events:events", "What happened to machines and workloads."),
     "audit": Lazy("corral.cli.audit:audit", "Who did what."),
+    "usage": Lazy("corral.cli.usage:usage", "What was used and what it costs."),
     "token": Lazy("corral.cli.token:token", "API tokens for programs."),
     "site": Lazy("corral.cli.site:site", "Run a site: serve, migrate, doctor."),
     "agent": Lazy("corral.cli.agent:agent", "The program on a machine: join, run."),

@@ -13,6 +13,7 @@ import click
 from corral.cli import site_orgs
 from corral.cli.output import column, details, emit, print_json, say, state_style, table
 from corral.cli.place import Place, at
+from corral.cli.prices import site_prices
 from corral.cli.root import Group
 from corral.client.errors import CorralError
 
@@ -235,5 +236,6 @@ for _command in (
     site_orgs.answer,
     site_orgs.limit,
     site_orgs.break_glass,
+    site_prices,
 ):
     site.add_command(_command)

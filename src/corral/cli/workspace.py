@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from corral.cli.budget import budget
 from corral.cli.confirm import typed_name
 from corral.cli.output import Column, age, column, details, emit, safe, say, shown, table
 from corral.cli.place import Place, at
@@ -214,5 +215,6 @@ def revoke(place: Place) -> None:
     )
 
 
+workspace.add_command(budget)
 workspace.add_command(gpus)
 workspace.add_command(topology)

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from corral.client import config, journal
+from corral.client import config, journal, money
 from corral.client.cluster_models import ClusterRequest, DedicatedCluster
 from corral.client.decode import decode
 from corral.client.models import JournalEntry, Me, NewToken, OrgInfo, SiteSettings, SshKey, Token
@@ -147,6 +148,18 @@ class Site:
     def _answer(self, id: str, body: dict[str, str]) -> ClusterRequest:
         path = f"/api/v1/site/cluster-requests/{quoted(id)}/answer"
         return decode(ClusterRequest, self._transport.call("POST", path, body))
+
+    def prices(self) -> money.Prices:
+        """Return what the hosted cluster costs now."""
+        return money.prices(self._transport, "/api/v1/site/prices")
+
+    def set_prices(self, currency: str, **rates: Any) -> money.Prices:
+        """Set the hosted cluster's whole price table, valid from now, as `Cluster.set_prices` does."""
+        return money.set_prices(self._transport, "/api/v1/site/prices", currency, rates)
+
+    def price_history(self) -> Iterator[money.PriceTable]:
+        """Yield the hosted cluster's price tables, newest first."""
+        return money.price_history(self._transport, "/api/v1/site/prices")
 
     def audit(self, want: journal.Filter = journal.EVERYTHING) -> Iterator[JournalEntry]:
         """Yield the site's own audit entries, newest first; of `want`: types, actor and times."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from corral.client import money
 from corral.client.cluster_models import Leaving
 from corral.client.decode import decode
 from corral.client.gpu_faults import GpuFaults
@@ -60,6 +62,25 @@ class Cluster:
 
     def revoke_join_token(self, id: str) -> None:
         self._transport.call("DELETE", f"{self._path}/enrollment-tokens/{quoted(id)}")
+
+    # -- prices
+
+    def prices(self) -> money.Prices:
+        """Return what the cluster costs now."""
+        return money.prices(self._transport, f"{self._path}/prices")
+
+    def set_prices(self, currency: str, **rates: Any) -> money.Prices:
+        """Set the whole price table, valid from now: `gpu_hour` (by model), `vcpu_hour`, `ram_gib_hour`, …
+
+        What is left out costs nothing. Amounts are decimal strings. The hosted cluster's: operators only.
+        """
+        return money.set_prices(self._transport, f"{self._path}/prices", currency, rates)
+
+    def price_history(self) -> Iterator[money.PriceTable]:
+        """Yield the price tables there were, newest first."""
+        return money.price_history(self._transport, f"{self._path}/prices")
+
+    # -- machines
 
     def machines(self, state: str | None = None, pools: Sequence[str] = ()) -> Iterator[Machine]:
         """Yield the organisation's machines here, by name; `state`: idle | up | down."""

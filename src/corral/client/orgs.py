@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from corral.client import journal
+from corral.client import journal, money
 from corral.client.cluster_models import ClusterRequest, Look, MachineLimit
 from corral.client.clusters import Cluster
 from corral.client.decode import decode
@@ -146,6 +146,32 @@ class Org:
     def end_look(self, id: str) -> None:
         """End one at once. Owners, and operators."""
         self._transport.call("DELETE", f"{self._path}/break-glass/{quoted(id)}")
+
+    # -- usage and budgets
+
+    def usage(self, query: money.UsageQuery = money.THIS_MONTH) -> money.UsageReport:
+        """Return what was used and what it costs. Members get that of their own workloads."""
+        return money.usage(self._transport, f"{self._path}/usage", query)
+
+    def usage_csv(self, query: money.UsageQuery = money.THIS_MONTH) -> Iterator[bytes]:
+        """Yield the same groups as a CSV file, in parts."""
+        return money.usage_csv(self._transport, f"{self._path}/usage", query)
+
+    def budgets(self) -> Iterator[money.Budget]:
+        """Yield the workspaces' budgets and how this month stands. Admins only."""
+        for item in self._transport.pages(f"{self._path}/budgets"):
+            yield decode(money.Budget, item)
+
+    def set_budget(
+        self, workspace: str, amount: str, currency: str, thresholds: Sequence[int] = (50, 80, 100)
+    ) -> money.Budget:
+        """Set a workspace's monthly budget; `thresholds` in percent. It tells, and stops nothing."""
+        body = {"amount": amount, "currency": currency, "thresholds": list(thresholds)}
+        path = f"{self._path}/budgets/{quoted(workspace)}"
+        return decode(money.Budget, self._transport.call("PUT", path, body))
+
+    def remove_budget(self, workspace: str) -> None:
+        self._transport.call("DELETE", f"{self._path}/budgets/{quoted(workspace)}")
 
     # -- the journal
 

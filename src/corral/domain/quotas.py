@@ -225,8 +225,8 @@ def in_hours(gpu_time: int) -> int | float:
     return int(hours) if hours.is_integer() else hours
 
 
-def exceeded(where: str, over: Over) -> Refusal:
-    """`where` names workspace and cluster."""
+def exceeded(where: str, over: Over, whom: str) -> Refusal:
+    """`where` names workspace and cluster, `whom` who may give more."""
     details: dict[str, object] = {
         name: _shown(over, getattr(over, name)) for name in ("limit", "in_use", "waiting", "asked", "over_by")
     }
@@ -237,7 +237,7 @@ def exceeded(where: str, over: Over) -> Refusal:
         details["gpu_model"] = over.dimension[1]
     return Refusal(
         "QUOTA_EXCEEDED",
-        f"{where}: {explain(over)}. Ask for less, terminate something, or ask an admin for more.",
+        f"{where}: {explain(over)}. Ask for less, terminate something, or ask {whom} for more.",
         quota="gpu_hours_month" if isinstance(over, Excess) else over.dimension[0],
         **details,
     )

@@ -165,8 +165,13 @@ def cluster_of(ctx: Context, slug: str | None) -> Row:
 def no_access(ctx: Context) -> Refusal:
     return Refusal(
         "NO_ACCESS",
-        f"Workspace '{ctx.workspace.slug}' has no access to this cluster. Ask an admin of the organisation for it.",
+        f"Workspace '{ctx.workspace.slug}' has no access to this cluster. Ask {_whom(ctx)} for it.",
     )
+
+
+def _whom(ctx: Context) -> str:
+    """Return whom to ask for more: the organisation's contact line, else the operator's, else an admin."""
+    return ctx.org.contact or clusters.site_contact(ctx.tx) or "an admin of the organisation"
 
 
 def selected(ctx: Context, tenancy: Tenancy, creation: Creation, grant: Grant) -> PlacementAsk:
@@ -266,7 +271,7 @@ def _find(tx: Tx, tenancy: Tenancy, one: _Ready, want: PlacementAsk) -> tuple[Pl
             return plan, ""
         over = tenancy.kept_out(tx, want, ahead) if within != want else None
     if over is not None and (not creation.wait or over.never):
-        raise quotas.exceeded(one.where, over)
+        raise quotas.exceeded(one.where, over, _whom(one.ctx))
     if not creation.wait:
         raise _no_capacity(one, tenancy, within, ahead)
     quotas.check_waiting(one.where, len(tenancy.waiting_of(workspace.id)))
@@ -274,14 +279,13 @@ def _find(tx: Tx, tenancy: Tenancy, one: _Ready, want: PlacementAsk) -> tuple[Pl
 
 
 def _no_capacity(one: _Ready, tenancy: Tenancy, want: PlacementAsk, ahead: Ahead) -> Refusal:
-    whom = one.ctx.org.contact or clusters.site_contact(one.ctx.tx) or "an admin of the organisation"
     machines = tenancy.fleet.count(want)
     named = list(islice(refusals(tenancy.fleet, want, ahead), REASONS_ANSWERED))
     left_out = {"machines_left_out": machines - len(named)} if machines > len(named) else {}
     return Refusal(
         "NO_CAPACITY",
         f"No machine can take this now: {in_words(named, machines)}. "
-        f"Ask for less, queue for it ('wait': true; on the command line --queue), or ask {whom} for more.",
+        f"Ask for less, queue for it ('wait': true; on the command line --queue), or ask {_whom(one.ctx)} for more.",
         machines=[{"name": machine, "reason": reason} for machine, reason in named],
         **left_out,
     )

@@ -185,4 +185,9 @@ def _take_mail(connection: socket.socket, box: Mailbox) -> None:
         if word == b"QUIT":
             connection.sendall(b"221 bye\r\n")
             return
-        connection.sendall(b"554 no\r\n" if box.refuse and word == b"MAIL" else b"250 ok\r\n")
+        if word == b"AUTH":
+            connection.sendall(b"235 welcome\r\n")
+        elif word == b"EHLO":
+            connection.sendall(b"250-test\r\n250 AUTH PLAIN\r\n")
+        else:
+            connection.sendall(b"554 no\r\n" if box.refuse and word == b"MAIL" else b"250 ok\r\n")

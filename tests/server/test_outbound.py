@@ -1,0 +1,320 @@
+"""The one way out: signed, to addresses that were judged, and nothing that a target could use against the site."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from corral.controllers.deliveries import Job
+from corral.domain.errors import Refusal
+from corral.domain.targets import NOT_REACHED
+from corral.domain.webhooks import Outcome
+from corral.server import messages as messages_module
+from corral.server.messages import NOT_TAKEN, Messages, joined
+from corral.server.outbound import Outbound
+from corral.server.sealing import SiteKey
+from corral.usecases.deliveries import Due
+from corral.usecases.sealing import CANNOT_BE_OPENED
+from tests.receivers import Answer, Receiver, http_receiver, mail_server, stuck_receiver
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+LOOPBACK = (ip_network("127.0.0.0/8"),)
+NOWHERE = Outcome(None, error=NOT_REACHED)
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> SiteKey:
+    return SiteKey(tmp_path / "state")
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Iterator[Receiver]:
+    with http_receiver() as made:
+        yield made
+
+
+@pytest.fixture
+def secure(tmp_path: Path) -> Iterator[Receiver]:
+    with http_receiver(tmp_path / "ca", "hooks.example.com") as made:
+        yield made
+
+
+def due(key: SiteKey, url: str, body: str = '{"a":"ä"}') -> Due:
+    return Due("0190", "org", "hook", body, 0, url=url, secret=key.seal(SECRET, "hook"))
+
+
+def send(key: SiteKey, url: str, opened: Sequence[Any] = LOOPBACK, **given: Any) -> Outcome:
+    return send_due(key, due(key, url), opened, **given)
+
+
+def send_due(key: SiteKey, one: Due, opened: Sequence[Any] = LOOPBACK, **given: Any) -> Outcome:
+    async def run() -> Outcome:
+        outbound = Outbound(key, Messages(), **given)
+        try:
+            return await outbound.send(Job([one], tuple(opened)))
+        finally:
+            await outbound.aclose()
+
+    return asyncio.run(run())
+
+
+def to(*addresses: str) -> Callable[[str, int], Sequence[str]]:
+    return lambda host, port: addresses
+
+
+def test_a_delivery_is_signed_as_standard_webhooks_says(key: SiteKey, receiver: Receiver) -> None:
+    assert send(key, f"{receiver.url}/in?x=1") == Outcome(204)
+    (one,) = receiver.received
+    assert one.path == "/in?x=1" and one.headers["content-type"] == "application/cloudevents+json"
+    assert one.headers["host"] == f"127.0.0.1:{receiver.port}"
+    assert Webhook(SECRET).verify(one.body, one.headers) == {"a": "ä"}
+    with pytest.raises(WebhookVerificationError):
+        Webhook(SECRET).verify(one.body + b" ", one.headers)
+
+
+def test_sent_again_it_has_the_same_id(key: SiteKey, receiver: Receiver) -> None:
+    for _ in range(2):
+        send(key, receiver.url)
+    assert [one.headers["webhook-id"] for one in receiver.received] == ["msg_0190", "msg_0190"]
+
+
+def test_tls_is_checked_for_the_name_though_the_address_was_looked_up_before(key: SiteKey, secure: Receiver) -> None:
+    url = f"https://hooks.example.com:{secure.port}/"
+    assert send(key, url, resolver=to("127.0.0.1"), trust=secure.trust) == Outcome(204)
+    assert secure.received[0].headers["host"] == f"hooks.example.com:{secure.port}"
+    other = f"https://other.example.com:{secure.port}/"
+    assert send(key, other, resolver=to("127.0.0.1"), trust=secure.trust) == NOWHERE
+    assert send(key, url, resolver=to("127.0.0.1"), trust=ssl.create_default_context()) == NOWHERE
+    assert len(secure.received) == 1
+
+
+def test_a_name_is_resolved_once_and_what_was_judged_is_connected_to(key: SiteKey, receiver: Receiver) -> None:
+    asked: list[str] = []
+
+    def rebinding(host: str, port: int) -> Sequence[str]:
+        # A public address for whoever checks, a private one for whoever connects.
+        asked.append(host)
+        return ["127.0.0.1"] if len(asked) == 1 else ["127.0.0.2"]
+
+    assert send(key, f"http://hooks.example.com:{receiver.port}/", resolver=rebinding) == Outcome(204)
+    assert asked == ["hooks.example.com"]
+
+
+@pytest.mark.parametrize(
+    "addresses", [["127.0.0.1"], ["8.8.8.8", "127.0.0.1"], ["::1"], ["169.254.169.254"], ["::ffff:127.0.0.1"], []]
+)
+def test_an_address_inside_is_never_connected_to(key: SiteKey, receiver: Receiver, addresses: list[str]) -> None:
+    url = f"https://hooks.example.com:{receiver.port}/"
+    assert send(key, url, opened=(), resolver=to(*addresses)) == NOWHERE
+    assert send(key, f"http://hooks.example.com:{receiver.port}/", opened=(), resolver=to(*addresses)) == NOWHERE
+    assert not receiver.received
+
+
+def test_a_name_that_leads_inside_only_when_it_is_sent_again_is_not_connected_to(
+    key: SiteKey, receiver: Receiver
+) -> None:
+    answers = iter([["8.8.8.8"], ["127.0.0.1"]])
+    outbound = Outbound(key, Messages(), resolver=lambda host, port: next(answers))
+    outbound.check("hooks.example.com", receiver.port, "https", ())
+    one = Job([due(key, f"https://hooks.example.com:{receiver.port}/")], ())
+    assert asyncio.run(outbound.send(one)) == NOWHERE
+    assert not receiver.received
+
+
+def test_an_address_that_does_not_answer_gives_way_to_the_next(key: SiteKey, receiver: Receiver) -> None:
+    url = f"http://hooks.example.com:{receiver.port}/"
+    assert send(key, url, resolver=to("127.0.0.9", "127.0.0.1")) == Outcome(204)
+
+
+def test_a_redirect_is_not_followed(key: SiteKey, receiver: Receiver) -> None:
+    with http_receiver() as inside:
+        receiver.answer = lambda _: Answer(307, {"Location": inside.url})
+        outcome = send(key, receiver.url)
+        assert outcome.status == 307 and not outcome.taken and "redirect" in outcome.error
+        assert not inside.received
+
+
+def test_proxies_of_the_environment_are_not_asked(
+    key: SiteKey, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with http_receiver() as proxy:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        assert send(key, receiver.url) == Outcome(204)
+        assert not proxy.received
+
+
+def test_nothing_of_an_answer_but_its_status_is_told(key: SiteKey, receiver: Receiver) -> None:
+    receiver.answer = lambda _: Answer(500, {"X-Inside": "secret"}, b"secret " * 100_000)
+    outcome = send(key, receiver.url)
+    assert outcome == Outcome(500, error="It answered 500.")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("120", 120.0), ("0", 0.0), ("soon", None), ("-5", None), ("9" * 40, None), ("", None)]
+)
+def test_retry_after_is_read_as_seconds(key: SiteKey, receiver: Receiver, text: str, seconds: float | None) -> None:
+    receiver.answer = lambda _: Answer(503, {"Retry-After": text})
+    assert send(key, receiver.url).retry_after_s == seconds
+
+
+def test_retry_after_is_read_as_a_date(key: SiteKey, receiver: Receiver) -> None:
+    receiver.answer = lambda _: Answer(429, {"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"})
+    seconds = send(key, receiver.url).retry_after_s
+    assert seconds is not None and seconds < 0
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "then"), [(b"", b""), (b"", b"H"), (b"HTTP/1.1 200 OK\r\nX: ", b"y"), (b"nonsense", b"x")]
+)
+def test_a_target_that_never_finishes_is_left_in_time(key: SiteKey, begin: bytes, then: bytes) -> None:
+    with stuck_receiver(begin, then) as port:
+        assert send(key, f"http://127.0.0.1:{port}/", within_s=0.5) == NOWHERE
+
+
+def test_a_body_that_never_ends_changes_nothing(key: SiteKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corral.server.posting.BODY_S", 0.2)
+    with stuck_receiver(HEAD, b"x") as port:
+        assert send(key, f"http://127.0.0.1:{port}/") == Outcome(200)
+
+
+def test_a_name_server_that_does_not_answer_is_left_in_time(key: SiteKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    monkeypatch.setattr("corral.server.outbound.RESOLVE_S", 0.1)
+    asked = threading.Event()
+
+    def slow(host: str, port: int) -> Sequence[str]:
+        asked.wait(20)
+        return ["127.0.0.1"]
+
+    outbound = Outbound(key, Messages(), resolver=slow)
+    try:
+        with pytest.raises(Refusal):
+            outbound.check("slow.example.com", 443, "https", ())
+        assert asyncio.run(outbound.send(Job([due(key, "https://slow.example.com/")], ()))) == NOWHERE
+    finally:
+        asked.set()
+        asyncio.run(outbound.aclose())
+
+
+def test_nobody_listens_there_is_told_like_everything_else(key: SiteKey) -> None:
+    with stuck_receiver() as port:
+        pass
+    assert send(key, f"http://127.0.0.1:{port}/") == NOWHERE
+    assert send(key, "https://does-not-exist.invalid/") == NOWHERE
+
+
+def test_names_that_cannot_be_looked_up_are_refused_and_break_nothing(key: SiteKey) -> None:
+    outbound = Outbound(key, Messages())
+    for host in (
+        "x" * 300,
+        "a..b",
+        "does-not-exist.invalid",
+        "0x7f.1",
+        "2130706433",
+        "localhost",
+        "127.0.0.1",
+        "[::1]",
+    ):
+        with pytest.raises(Refusal) as refusal:
+            outbound.check(host, 443, "https", ())
+        assert refusal.value.code == "INVALID_URL"
+    asyncio.run(outbound.aclose())
+
+
+def test_a_secret_that_another_key_sealed_is_said_and_nothing_is_sent(
+    key: SiteKey, receiver: Receiver, tmp_path: Path
+) -> None:
+    foreign = due(SiteKey(tmp_path / "other"), receiver.url)
+    assert send_due(key, foreign) == Outcome(None, error=CANNOT_BE_OPENED)
+    mixed_up = Due("0190", "org", "another", "{}", 0, url=receiver.url, secret=key.seal(SECRET, "hook"))
+    assert send_due(key, mixed_up) == Outcome(None, error=CANNOT_BE_OPENED)
+    assert not receiver.received
+
+
+# -- mail and chat
+
+
+def mail(key: SiteKey, port: int, host: str = "127.0.0.1") -> Due:
+    target = f"mailto://bot:pw@{host}:{port}?to=ops@example.com&from=corral@example.com"
+    body = '{"title":"Machine gpu-1 is down","text":"Since noon"}'
+    return Due("0190", "org", "rule", body, 0, target=key.seal(target, "rule"))
+
+
+def test_mail_is_sent(key: SiteKey) -> None:
+    with mail_server() as box:
+        assert send_due(key, mail(key, box.port)).taken
+    (one,) = box.mails
+    assert one["Subject"] == "Machine gpu-1 is down" and "ops@example.com" in str(one["To"])
+    assert "Since noon" in str(one.get_payload(0) if one.is_multipart() else one.get_payload())
+
+
+def test_a_service_that_refuses_is_told_in_words_of_our_own(key: SiteKey) -> None:
+    with mail_server() as box:
+        box.refuse = True
+        assert send_due(key, mail(key, box.port)) == Outcome(None, error=NOT_TAKEN)
+
+
+def test_a_service_inside_is_never_connected_to(key: SiteKey) -> None:
+    with mail_server() as box:
+        for host in ("127.0.0.1", "localhost", "0x7f.1"):
+            assert send_due(key, mail(key, box.port, host), opened=()) == Outcome(None, error=NOT_TAKEN)
+        assert not box.mails
+
+
+def test_a_service_that_never_answers_is_ended_in_time(key: SiteKey) -> None:
+    async def run(port: int) -> Outcome:
+        outbound = Outbound(key, Messages(within_s=1.0))
+        try:
+            return await outbound.send(Job([mail(key, port)], LOOPBACK))
+        finally:
+            await outbound.aclose()
+
+    with stuck_receiver() as port:
+        assert asyncio.run(run(port)) == Outcome(None, error=NOT_TAKEN)
+
+
+def test_closing_ends_what_runs(key: SiteKey) -> None:
+    async def run(port: int) -> Outcome:
+        messages = Messages()
+        outbound = Outbound(key, messages)
+        sending = asyncio.create_task(outbound.send(Job([mail(key, port)], LOOPBACK)))
+        async with asyncio.timeout(20):
+            while not messages._running:
+                await asyncio.sleep(0.01)
+            await outbound.aclose()
+            return await sending
+
+    with stuck_receiver() as port:
+        assert asyncio.run(run(port)) == Outcome(None, error=NOT_TAKEN)
+
+
+def test_the_process_that_tells_gets_nothing_of_the_sites_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRAL_DATABASE", "postgresql://user:secret@host/db")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy")
+    given = messages_module._environment()
+    assert "secret" not in str(given) and "proxy" not in str(given)
+
+
+def test_an_address_that_the_library_cannot_read_is_noticed() -> None:
+    assert Messages().can_be_read("slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/")
+    assert not Messages().can_be_read("slack://")
+
+
+def test_several_messages_make_one_that_names_them() -> None:
+    one = {"title": "a", "text": "Organisation acme\nsince noon"}
+    assert joined([one]) == one
+    many = joined([{**one, "title": f"m{number}"} for number in range(30)])
+    assert many["title"].startswith("30 alerts: m0") and "m19" in many["text"] and "m20" not in many["text"]
+    assert "and 10 more" in many["text"] and many["text"].endswith("Organisation acme")

@@ -20,6 +20,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import update as sql_update
 from starlette.testclient import WebSocketDenialResponse
 
 from corral.domain import budgets as budget_rules
@@ -27,8 +28,10 @@ from corral.domain import join_tokens as join_token_rules
 from corral.domain.permissions import Role
 from corral.domain.reservations import Given
 from corral.store.engine import Database
+from corral.store.tables.machines import machines as machine_table
 from corral.store.transaction import Tx
 from corral.usecases import (
+    alert_rules,
     break_glass,
     budgets,
     cluster_requests,
@@ -37,7 +40,9 @@ from corral.usecases import (
     orgs,
     reservations,
     ssh_keys,
+    staged_updates,
     tokens,
+    webhooks,
 )
 from tests.world import World, public_key
 
@@ -153,6 +158,10 @@ TABLE = [
     Line("POST", NODE + "/cordon", ORG_ADMINS, "machines:write", {}),
     Line("POST", NODE + "/uncordon", ORG_ADMINS, "machines:write"),
     Line("POST", NODE + "/release-quarantine", ORG_ADMINS, "machines:write"),
+    Line("POST", NODE + "/update", ORG_ADMINS, "machines:write"),
+    Line("GET", CLUSTER + "/update-agents", ORG_ADMINS, "machines:read"),
+    Line("POST", CLUSTER + "/update-agents", ORG_ADMINS, "machines:write"),
+    Line("DELETE", CLUSTER + "/update-agents", ORG_ADMINS, "machines:write"),
     Line("DELETE", NODE, ORG_ADMINS, "machines:write"),
     Line("GET", "/api/v1/site/prices", SITE, "site"),
     Line("PUT", "/api/v1/site/prices", SITE, "site", PRICES),
@@ -162,6 +171,18 @@ TABLE = [
     Line("GET", ORG + "/budgets", ORG_ADMINS, "org:read"),
     Line("PUT", ORG + "/budgets/{ws}", TEAM_ADMINS, "org:write", BUDGET),
     Line("DELETE", ORG + "/budgets/{ws}", TEAM_ADMINS, "org:write"),
+    Line("GET", ORG + "/alerts", ORG_ALL, "org:read"),
+    Line("GET", ORG + "/alert-rules", ORG_ADMINS, "org:read"),
+    Line("POST", ORG + "/alert-rules", ORG_ADMINS, "org:write", {"name": "r", "target": "json://localhost"}),
+    Line("PATCH", ORG + "/alert-rules/{id}", ORG_ADMINS, "org:write", {"kinds": ["budget"]}),
+    Line("DELETE", ORG + "/alert-rules/{id}", ORG_ADMINS, "org:write"),
+    Line("POST", ORG + "/alert-rules/{id}/test", ORG_ADMINS, "org:write"),
+    Line("GET", ORG + "/webhooks", ORG_ADMINS, "org:read"),
+    Line("POST", ORG + "/webhooks", ORG_ADMINS, "org:write", {"name": "w", "url": "https://127.0.0.1/"}),
+    Line("PATCH", ORG + "/webhooks/{id}", ORG_ADMINS, "org:write", {"name": "other"}),
+    Line("DELETE", ORG + "/webhooks/{id}", ORG_ADMINS, "org:write"),
+    Line("POST", ORG + "/webhooks/{id}/test", ORG_ADMINS, "org:write"),
+    Line("GET", ORG + "/webhooks/{id}/deliveries", ORG_ADMINS, "org:read"),
     Line("PUT", NODE + "/placement", ORG_ADMINS, "machines:write", {"rack": "r1"}),
     Line("GET", CLUSTER + "/reservations", ORG_ALL, "machines:read"),
     Line("POST", CLUSTER + "/reservations", ORG_ADMINS, "machines:write", RESERVE),
@@ -229,6 +250,10 @@ class Walk:
         world.app.state.ca_pem = "a certificate"
         world.add_machine("gpu-1")
         world.add_workload("dev", "gpu-1", gpu_count=1)
+        with world.act("admin", "acme") as ctx:
+            ctx.tx.run(sql_update(machine_table).values(release="0.0.1"))
+            staged_updates.start(ctx, "default", "9.9.9")
+            staged_updates.stop(ctx, "default")
         with world.act("operator", "rival") as ctx:
             clusters.create_dedicated(ctx, "rivals-own", "Rival's own")
         with world.act("operator", "acme") as ctx:
@@ -253,6 +278,11 @@ class Walk:
                 "reservations": reservations.create(ctx, "default", reserved).id,
                 "enrollment-tokens": join_tokens.create(ctx, "default", join_token_rules.asked({}, 3600)).id,
             }
+        with world.act("admin", "acme") as ctx:
+            seal = world.app.state.seal
+            hook = webhooks.create(ctx, seal, webhooks.Asked("hook", "https://hooks.example.com/", ["cluster.*"])).row
+            rule = alert_rules.create(ctx, seal, alert_rules.Asked("r", told=alert_rules.Told(webhook=hook["id"])))
+            self.ids |= {"webhooks": hook["id"], "alert-rules": rule["id"]}
         self.own_tokens = {}
         for who in CALLERS:
             with world.act(who) as ctx:

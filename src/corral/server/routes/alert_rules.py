@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from corral.domain import alert_targets
 from corral.domain.alert_targets import Target
 from corral.domain.errors import Refusal
+from corral.domain.targets import Url
 from corral.server.bodies import Body
 from corral.server.door import AtDoor, Door, Page, page_token
 from corral.server.outbound import Outbound
@@ -121,11 +122,11 @@ def _told(webhook: str | None, target: str | None, door: Door, request: Request)
 
 
 def _looked_up(text: str, door: Door, request: Request) -> Target:
-    """Check an address, for somebody who may ask. Errors: `INVALID_URL`, and those of the door."""
+    """Check an address, for somebody who may ask. Errors: those of the door, then `INVALID_URL`."""
+    user = door.user_id()  # first: nothing is looked up or started for whoever may not ask
     target = alert_targets.target(text)
-    user = door.user_id()  # before anything is looked up or started for them
     for host in target.hosts:
-        look_up_host(door, request, host, 443, "https")
+        look_up_host(door, request, user, Url("https", host, 443, "/"))
     outbound: Outbound = request.app.state.outbound
     with request.app.state.looking_up.held(user):
         readable = outbound.messages.can_be_read(text)

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from corral.domain import targets
+from corral.domain.targets import Url
 from corral.server.bodies import Body
 from corral.server.door import AtDoor, Door, Page, page_token
 from corral.server.outbound import Outbound
@@ -146,18 +147,18 @@ def list_deliveries(org: str, id: str, page: Page, door: AtDoor) -> DeliveryList
 
 
 def look_up(door: Door, request: Request, url: str) -> None:
-    """Check a URL and where it leads, for somebody who may ask. Errors: `INVALID_URL`, and those of the door."""
-    parts = targets.url(url)
-    look_up_host(door, request, parts.host, parts.port, parts.scheme)
+    """Check a URL and where it leads, for somebody who may ask. Errors: those of the door, then `INVALID_URL`."""
+    user = door.user_id()  # first: whoever may not ask learns nothing of the body
+    look_up_host(door, request, user, targets.url(url))
 
 
-def look_up_host(door: Door, request: Request, host: str, port: int, scheme: str) -> None:
-    """Check where a host leads, in no transaction: a name server may take its time."""
+def look_up_host(door: Door, request: Request, user: str, to: Url) -> None:
+    """Check where a host leads, in no transaction: a name server may take its time. Errors: `INVALID_URL`."""
     with door.read() as ctx:
-        opened, user = use.opened(ctx), ctx.user.id
+        opened = use.opened(ctx)
     outbound: Outbound = request.app.state.outbound
     with request.app.state.looking_up.held(user):
-        outbound.check(host, port, scheme, opened)
+        outbound.check(to.host, to.port, to.scheme, opened)
 
 
 def _made(made: use.Made, seal: Seal) -> WebhookWithSecret:

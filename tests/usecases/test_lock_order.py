@@ -1,4 +1,5 @@
-"""What numbers allocations anew waits for their tenancies: reports write the same rows in an order of their own."""
+"""What numbers allocations anew waits for its tenancies (reports write the same rows in an order of their own); so does
+what changes where work may land."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from corral.domain.compute_clusters import Creation
 from corral.domain.permissions import Role
 from corral.store import fleet
 from corral.store.transaction import Scope
-from corral.usecases import members, ssh_keys, workspaces
+from corral.usecases import machine_labels, members, reservations, ssh_keys, workspaces
 from tests.placing import create
+from tests.usecases.test_reservations import asked
 from tests.world import World, public_key
 
 WAITS = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FROM tenancies%'")
@@ -40,8 +42,18 @@ def leave_workspace(world: World) -> None:
         workspaces.remove_member(ctx, "member")
 
 
-@pytest.mark.parametrize("act", [remove_key, remove_member, set_role, leave_workspace])
-def test_whoever_numbers_allocations_anew_waits_for_their_tenancy(
+def reserve(world: World) -> None:
+    with world.act("admin", "acme") as ctx:
+        reservations.create(ctx, "default", asked(1, 2, ["gpu-1"]))
+
+
+def place(world: World) -> None:
+    with world.act("admin", "acme") as ctx:
+        machine_labels.place(ctx, "default", "gpu-1", {"pool": "x"})
+
+
+@pytest.mark.parametrize("act", [remove_key, remove_member, set_role, leave_workspace, reserve, place])
+def test_whoever_numbers_allocations_anew_or_changes_what_may_land_waits_for_the_tenancy(
     world_on_both: World, act: Callable[[World], None]
 ) -> None:
     world = world_on_both

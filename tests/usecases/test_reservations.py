@@ -313,6 +313,18 @@ def test_a_member_sees_reservations_but_only_machines_and_work_of_their_workspac
     assert refusal.value.code == "NODE_NOT_FOUND"
 
 
+def test_a_workspace_that_was_removed_is_nobody_and_another_of_its_name_is_kept_out(world_on_both: World) -> None:
+    world_on_both.add_machine("a")
+    made = make(world_on_both, asked(1, 2, ["a"], workspaces=["private"]))
+    with world_on_both.act("admin", "acme", "private") as ctx:
+        workspaces.remove(ctx)
+    with world_on_both.act("admin", "acme") as ctx:
+        workspaces.create(ctx, "private", "Another")
+        windows = machine_acts.one(ctx, "default", "a").windows
+    assert shown(world_on_both, made.id).reservation.workspaces == []
+    assert [(window.whom, window.workspaces) for window in windows] == [("nobody", frozenset())]
+
+
 # --- listed
 
 

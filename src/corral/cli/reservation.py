@@ -61,7 +61,7 @@ def create(place: Place, start: str | None, end: str, tz: str | None, dry_run: b
     def draw() -> None:
         say(f"Reserved for {_whom(made.workspaces)} from {where.shown(made.start)} to {where.shown(made.end)}.")
         say(f"id: {safe(made.id)}")
-        _draw_effect(effect)
+        _draw_effect(effect, where)
 
     emit(made.raw, draw)
 
@@ -114,7 +114,7 @@ def show(place: Place, id: str, tz: str | None) -> None:
                 ("made by", one.created_by),
             ]
         )
-        _draw_effect(found.effect)
+        _draw_effect(found.effect, where)
 
     emit(found.raw, draw)
 
@@ -136,7 +136,7 @@ def remove(place: Place, id: str, dry_run: bool) -> None:
 
 def _draw_preview(told: ReservationPreview, where: Zone) -> None:
     say(f"From {where.shown(told.start)} to {where.shown(told.end)}")
-    _draw_effect(told.effect)
+    _draw_effect(told.effect, where)
     for one in told.conflicts:
         what = shown(one.machines) if one.machines else f"pool {safe(one.pool.pool if one.pool else '')}"
         say(
@@ -145,7 +145,7 @@ def _draw_preview(told: ReservationPreview, where: Zone) -> None:
         )
 
 
-def _draw_effect(effect: Effect) -> None:
+def _draw_effect(effect: Effect, where: Zone) -> None:
     machines = len(effect.machines) + effect.machines_left_out
     more = machines - len(effect.machines[:NAMED])
     named = shown(effect.machines[:NAMED]) + (f" and {more} more" if more and effect.machines else "")
@@ -163,7 +163,7 @@ def _draw_effect(effect: Effect) -> None:
             Column("WORK", lambda row: f"{row['workspace']}/{row['name']}"),
             column("STATE", "state", style=state_style),
             column("GPUS", "gpus", right=True),
-            Column("ENDS BY", lambda row: row["must_end_by"] or "no time limit"),
+            Column("ENDS BY", lambda row: _time(row["must_end_by"], where) if row["must_end_by"] else "no time limit"),
         ],
         "Work of other workspaces.",
     )

@@ -121,11 +121,13 @@ def live(tx: Tx, scope: Scope, cluster_id: str) -> list[ColumnElement[bool]]:
 
 
 def workspaces_of(tx: Tx, scope: Scope, ids: Collection[str]) -> Mapping[str, Mapping[str, str]]:
-    """Return for each reservation whom it is for: short names by id, in order. Removed workspaces too."""
+    """Return for each reservation whom it is for: short names by id, in order. A workspace that was removed is
+    nobody any more; another may have its name."""
     rows = tx.all(
         select(reservation_workspaces.c.reservation_id, workspaces.c.id, workspaces.c.slug)
         .join(workspaces, workspaces.c.id == reservation_workspaces.c.workspace_id)
         .where(reservation_workspaces.c.org_id == scope.org, reservation_workspaces.c.reservation_id.in_(list(ids)))
+        .where(workspaces.c.removed_at.is_(None))
         .order_by(workspaces.c.slug)
     )
     found: dict[str, dict[str, str]] = defaultdict(dict)

@@ -129,9 +129,8 @@ class _Resolved:
 def create(ctx: Context, cluster: str, given: Given) -> Reservation:
     """Reserve machines. Errors: `INVALID_RESERVATION`, `INVALID_REQUEST`, `INVALID_LABEL`, `WORKSPACE_NOT_FOUND`,
     `NODE_NOT_FOUND`, `RESERVATION_CONFLICT`; `CONFLICT` when there are as many as may be."""
-    cluster_id = clusters.find(ctx, cluster)["cluster_id"]
     asked = rules.asked(given, ctx.now)
-    fleet.lock(ctx.tx, ctx.scope, cluster_id)
+    cluster_id = _locked(ctx, cluster)
     what = _resolved(ctx, cluster_id, asked)
     _check_room(ctx, cluster_id)
     conflicts = _conflicts(ctx, what)
@@ -162,9 +161,7 @@ def preview(ctx: Context, cluster: str, given: Given) -> Preview:
 def remove(ctx: Context, cluster: str, id: str, *, dry_run: bool = False) -> Details:
     """Remove a reservation; return it as it was, with whom it kept out. Errors: `NOT_FOUND`; `CONFLICT` when it is
     over: then it keeps nobody out any more."""
-    cluster_id = clusters.find(ctx, cluster)["cluster_id"]
-    if not dry_run:
-        fleet.lock(ctx.tx, ctx.scope, cluster_id)
+    cluster_id = clusters.find(ctx, cluster)["cluster_id"] if dry_run else _locked(ctx, cluster)
     row = _row(ctx, cluster_id, id)
     gone = _details(ctx, row)
     if gone.reservation.state is State.PAST:
@@ -177,6 +174,12 @@ def remove(ctx: Context, cluster: str, id: str, *, dry_run: bool = False) -> Det
         data = {"reservation": row["id"], "before": told(ctx.tx, ctx.scope, row), "after": None}
         ctx.record("cluster.reservation.removed", _subject(ctx, cluster_id), **data)
     return gone
+
+
+def _locked(ctx: Context, cluster: str) -> str:
+    """Return the id of a cluster that the organisation uses, its tenancy locked."""
+    fleet.lock(ctx.tx, ctx.scope, clusters.find(ctx, cluster)["cluster_id"])
+    return str(clusters.find(ctx, cluster)["cluster_id"])
 
 
 def _resolved(ctx: Context, cluster_id: str, asked: Asked) -> _Resolved:

@@ -132,10 +132,10 @@ def advance(tx: Tx, update: Row, served: str) -> None:
     failures = _look(tx, scope, row)
     if row["ended_at"] is not None:
         return
-    if failures:
-        _end(tx, scope, row, Outcome.FAILED, f"stopped, because {failures[0]}")
-    elif row["release"] != served:
+    if row["release"] != served:
         _end(tx, scope, row, Outcome.STOPPED, f"the site serves release {served} now")
+    elif failures:
+        _end(tx, scope, row, Outcome.FAILED, f"stopped, because {failures[0]}")
     elif not cluster_rows.is_used(tx, scope, row["cluster_id"]):
         _end(tx, scope, row, Outcome.STOPPED, "the cluster was taken out of the organisation")
     else:

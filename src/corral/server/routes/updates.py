@@ -97,7 +97,11 @@ def update_machine(
     return view(asked.machine, request)
 
 
-@router.post(_CLUSTER + "/update-agents", status_code=202, response_model=ClusterUpdate)
+@router.post(
+    _CLUSTER + "/update-agents",
+    response_model=ClusterUpdate,
+    responses={202: {"model": ClusterUpdate, "description": "Started; or no machine is to be asked, and it says so."}},
+)
 def update_agents(
     org: str, cluster: str, door: AtDoor, request: Request, page: Page, dry_run: DryRun = False
 ) -> ClusterUpdate | JSONResponse:

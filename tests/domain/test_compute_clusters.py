@@ -31,6 +31,10 @@ from corral.domain.workloads import State
         ("image", "x" * 301),
         ("ssh_keys", ["\u202e"]),
         ("ssh_keys", ["k"] * 101),
+        ("drives", [f"d{number}" for number in range(17)]),
+        ("drives", ["twice", "twice"]),
+        ("restart_policy", "always"),
+        ("restart_policy", ""),
     ],
 )
 def test_what_is_out_of_range_is_refused_naming_the_field(field: str, value: Any) -> None:
@@ -66,3 +70,14 @@ def test_a_quota_counts_what_lives_and_what_waits_before() -> None:
     assert Use(8, 5, 2, 1).excess == 0
     assert Use(8, 5, 2, 2).excess == 1
     assert Use(0, 0, 0, 0).excess == 0
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "Weights", "-a", "x" * 64, "a\0"])
+def test_a_drives_name_is_a_short_name(name: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        check(Creation("dev", drives=[name]))
+    assert refused.value.code == "INVALID_NAME"
+
+
+def test_sixteen_drives_may_be_asked_for() -> None:
+    check(Creation("dev", drives=[f"d{number}" for number in range(16)], restart_policy="on_machine_loss"))

@@ -90,6 +90,9 @@ class Fault:
     code: str
     evidence: str
     times: int = 1
+    boot: str = ""
+    seq: int = -1
+    """The last kernel line that says so, of which boot; -1 = a counter does."""
 
 
 def by_counters(now: Counters, was: Counters | None) -> Iterator[Fault]:

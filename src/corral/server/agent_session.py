@@ -191,6 +191,7 @@ class Session:
         elif isinstance(message, wire.StreamRefused):
             self._hub.stream_refused(self.opened.machine_id, message)
         elif isinstance(message, wire.FaultCleared):
+            self._kernel.forget()
             self._hub.clearing.answered(self, message)
         elif isinstance(message, wire.Hello):
             raise codec.BadFrame("a session says hello once")
@@ -240,7 +241,7 @@ class Session:
         news = self._news
         done = await self._hub.act(self.opened, lambda tx: reports.receive(tx, self.opened, codec.report(said)))
         self._outcome = done
-        self._kernel.judged(said, done.kernel_seen)
+        self._kernel.judged(said, done.kernel)
         if not done.outcome.describe:
             self._hub.heard.settle(self.opened.machine_id)
         if self._news is news:
@@ -254,7 +255,7 @@ class Session:
         # A repeated report gets the last answer again, but is not asked again to describe the same.
         outcome = self._outcome.outcome
         again = Outcome(outcome.log_seen, outcome.describe if describe else (), outcome.forget)
-        await self.send("ack", codec.ack(seq, again, self._outcome.need_inventory, self._outcome.kernel_seen))
+        await self.send("ack", codec.ack(seq, again, self._outcome.need_inventory, self._outcome.kernel.seen))
 
     async def _described(self, works: list[Desired]) -> None:
         asked = frozenset(self._outcome.outcome.describe)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from corral.domain.faults import MAX_LINES
 from corral.domain.kernel_lines import read
 from corral.protocol import messages as wire
+from corral.usecases.gpu_evidence import Judged
 
 AGAIN_AFTER_S = 60.0
 MOST_REMEMBERED = 500
@@ -34,14 +35,18 @@ class KernelNews:
         fresh = [line for line in said.kernel_lines[:MAX_LINES] if self._is_fresh(said, line)]
         return any(self._is_due(_key(line)) for line in fresh)
 
-    def judged(self, said: wire.Report, seen: int) -> None:
-        """Remember what was judged: the report's lines up to `seen`."""
+    def judged(self, said: wire.Report, upto: Judged) -> None:
+        """Remember what of the report's lines was judged."""
         now = self._clock()
         self._judged = {key: at for key, at in self._judged.items() if now - at < AGAIN_AFTER_S}
         for line in said.kernel_lines[:MAX_LINES]:
-            if line.seq <= seen and self._is_fresh(said, line) and len(self._judged) < MOST_REMEMBERED:
+            if upto.before < line.seq <= upto.seen and len(self._judged) < MOST_REMEMBERED:
                 self._judged[_key(line)] = now
-        self._boot, self._seen = said.boot_id, seen
+        self._boot, self._seen = said.boot_id, upto.seen
+
+    def forget(self) -> None:
+        """Something was cleared: what was judged before is new when it is said again."""
+        self._judged.clear()
 
     def _is_fresh(self, said: wire.Report, line: wire.KernelLine) -> bool:
         return said.boot_id != self._boot or line.seq > self._seen

@@ -35,7 +35,7 @@ def live(tx: Tx, scope: Scope, uuids: Collection[str]) -> Mapping[Identity, Sequ
     """Return the live latches of GPUs with these UUIDs, the oldest of each first."""
     found: dict[Identity, list[RowMapping]] = {}
     query = select(gpu_faults).where(_F.org_id == scope.org, _F.uuid.in_(list(uuids)), _F.cleared_at.is_(None))
-    for row in tx.all(query.order_by(_F.id)) if uuids else ():
+    for row in tx.all(query.order_by(_F.since, _F.code)) if uuids else ():
         found.setdefault(_identity(row), []).append(row)
     return found
 
@@ -47,7 +47,7 @@ def live_on(tx: Tx, ref: MachineRef) -> Mapping[Identity, Sequence[RowMapping]]:
     )
     found: dict[Identity, list[RowMapping]] = {}
     query = select(gpu_faults).where(_F.org_id == ref.org_id, _F.cleared_at.is_(None), of_it)
-    for row in tx.all(query.order_by(_F.id)):
+    for row in tx.all(query.order_by(_F.since, _F.code)):
         found.setdefault(_identity(row), []).append(row)
     return found
 
@@ -67,13 +67,20 @@ def latch(tx: Tx, id: str, ref: MachineRef, gpu: Identity, fault: Fault) -> None
             since=tx.now,
             last_at=tx.now,
             count=max(fault.times, 1),
+            kernel_boot=fault.boot,
+            kernel_seq=fault.seq,
         )
     )
 
 
-def repeat(tx: Tx, scope: Scope, id: str, times: int) -> None:
+def repeat(tx: Tx, scope: Scope, id: str, fault: Fault) -> None:
     """Count a fault that is latched already."""
-    tx.run(update(gpu_faults).where(_F.org_id == scope.org, _F.id == id).values(count=_F.count + times, last_at=tx.now))
+    line = {"kernel_boot": fault.boot, "kernel_seq": fault.seq} if fault.seq >= 0 else {}
+    tx.run(
+        update(gpu_faults)
+        .where(_F.org_id == scope.org, _F.id == id)
+        .values(count=_F.count + fault.times, last_at=tx.now, **line)
+    )
 
 
 def clear(tx: Tx, scope: Scope, ids: Collection[str], by: str) -> None:

@@ -74,15 +74,16 @@ def clear(ctx: Context, cluster: str, node: str, uuid: str, answered: Answered) 
     if not found.latches:
         return Cleared(found, ())
     parts = gpu_evidence.Gpus.read(ctx.tx, ref).parts(found.gpu)
-    _save_baselines(ctx, row, parts, answered.said)
     latched = rows.live(ctx.tx, ctx.scope, [gpu.uuid for gpu in parts])
-    ids = [one["id"] for gpu in parts for one in latched.get((gpu.vendor, gpu.uuid), ())]
-    rows.clear(ctx.tx, ctx.scope, ids, ctx.actor.name)
-    told = gpu_evidence.told_of(ref, found.gpu, [one["code"] for one in found.latches])
-    before = [_as_it_was(one) for one in found.latches]
-    ctx.record("cluster.node.gpu_fault_cleared", ref.subject, **told, before=before)
-    _judge_again(ctx.tx, ref, parts, answered.said)
-    return Cleared(found, _at(ctx.tx, ref, uuid).latches)
+    old = [one for of_it in latched.values() for one in of_it if not _came_after(one, answered.said)]
+    was = [one for one in found.latches if not _came_after(one, answered.said)]
+    if was:
+        _save_baselines(ctx, row, parts, answered.said)
+        rows.clear(ctx.tx, ctx.scope, [one["id"] for one in old], ctx.actor.name)
+        told = gpu_evidence.told_of(ref, found.gpu, [one["code"] for one in was])
+        ctx.record("cluster.node.gpu_fault_cleared", ref.subject, **told, before=[_as_it_was(one) for one in was])
+        _judge_again(ctx.tx, ref, parts, answered.said)
+    return Cleared(replace(found, latches=was), _at(ctx.tx, ref, uuid).latches)
 
 
 def _at(tx: Tx, ref: MachineRef, uuid: str) -> ToClear:
@@ -135,6 +136,11 @@ def _judge_again(tx: Tx, ref: MachineRef, parts: Sequence[Gpu], said: Acknowledg
         gpu_evidence.judge_missing(gpus)
     if said.counters is not None:
         gpu_evidence.judge_health(gpus, [Health(parts[0].vendor, parts[0].uuid, said.counters)])
+
+
+def _came_after(latch: Row, said: Acknowledged) -> bool:
+    """Whether the kernel said it again after the machine had answered: that is another fault."""
+    return bool(latch["kernel_boot"] == said.boot and latch["kernel_seq"] > said.seq)
 
 
 def _as_it_was(latch: Row) -> dict[str, object]:

@@ -15,7 +15,18 @@ from corral.domain import inventory as inventory_rules
 from corral.domain import kernel_lines
 from corral.domain.allocations import legible
 from corral.domain.events import Entry
-from corral.domain.faults import MISSING, Baseline, Counters, Fault, Health, by_counters, judged, meaning, same_cause
+from corral.domain.faults import (
+    MAX_EVIDENCE,
+    MISSING,
+    Baseline,
+    Counters,
+    Fault,
+    Health,
+    by_counters,
+    judged,
+    meaning,
+    same_cause,
+)
 from corral.domain.inventory import STAND_IN, Gpu, GpuState, Inventory
 from corral.domain.kernel_lines import Place, Said, Verdict, place
 from corral.domain.machines import MachineRef
@@ -59,7 +70,7 @@ class Gpus:
         known = same_cause(fault.code, latched)
         if known is not None:
             if fault.times:
-                rows.repeat(self.tx, self._scope, latched[known], fault.times)
+                rows.repeat(self.tx, self._scope, latched[known], fault)
             return
         self._touch(gpu)
         latched[fault.code] = id = new_id(self.tx.now)
@@ -171,15 +182,23 @@ class Lines:
     lines: Sequence[tuple[int, str]]
 
 
-def of_lines(tx: Tx, machine: MachineRef, row: Row, said: Lines) -> int:
-    """Judge the kernel's lines that were not judged yet; return up to which they are now (-1: none).
+@dataclass(frozen=True)
+class Judged:
+    """Up to which line of the boot was judged before, and is now; -1 = none."""
+
+    before: int = -1
+    seen: int = -1
+
+
+def of_lines(tx: Tx, machine: MachineRef, row: Row, said: Lines) -> Judged:
+    """Judge the kernel's lines that were not judged yet.
 
     Where the machine stands is kept on its row, so a line counts once, whoever restarts.
     """
     seen = int(row["kernel_seq"]) if row["kernel_boot"] == said.boot else -1
     fresh = [(seq, text) for seq, text in said.lines if seq > seen]
     if not fresh:
-        return seen
+        return Judged(seen, seen)
     gpus = Gpus.read(tx, machine)
     cleared = rows.baselines(tx, Scope(machine.org_id), [gpu.uuid for gpu in gpus.here])
     read = [(seq, found, text) for seq, text in fresh if (found := kernel_lines.read(text)) is not None]
@@ -187,24 +206,24 @@ def of_lines(tx: Tx, machine: MachineRef, row: Row, said: Lines) -> int:
     _tell_events(gpus, [found for _, found, _ in read])
     last = fresh[-1][0]
     machine_rows.save(tx, machine, {"kernel_boot": said.boot, "kernel_seq": last})
-    return last
+    return Judged(seen, last)
 
 
 def _judge_faults(
     gpus: Gpus, read: Sequence[tuple[int, Said, str]], boot: str, cleared: Mapping[Identity, Baseline]
 ) -> None:
     """Latch what the lines say; lines that repeat one another are one write."""
-    found: dict[tuple[Identity, str], tuple[Gpu, str, int]] = {}
+    found: dict[tuple[Identity, str], tuple[Gpu, Fault]] = {}
     for seq, said, text in read:
         for gpu in gpus.at(place(said.slot)):
             baseline = cleared.get(_identity(gpu))
             if baseline is not None and baseline.covers(boot, seq):
                 continue
             key = (_identity(gpu), said.code)
-            _, first, times = found.get(key, (gpu, text, 0))
-            found[key] = (gpu, first, times + 1)
-    for (_, code), (gpu, text, times) in found.items():
-        gpus.fault(gpu, Fault(code, legible(text, 500), times))
+            _, before = found.get(key, (gpu, Fault(said.code, legible(text, MAX_EVIDENCE), 0, boot)))
+            found[key] = (gpu, replace(before, times=before.times + 1, seq=seq))
+    for gpu, fault in found.values():
+        gpus.fault(gpu, fault)
 
 
 def _tell_events(gpus: Gpus, read: Sequence[Said]) -> None:

@@ -7,7 +7,7 @@ Runs only for a report that says something new: one that repeats the last costs 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from corral.domain.allocations import Desired, Outcome
 from corral.domain.machines import MachineState, Quarantine
@@ -35,8 +35,8 @@ class Processed:
     """The site does not have the inventory that the report's digest stands for."""
     quarantined: bool = False
     """The machine was in quarantine when this report came."""
-    kernel_seen: int = -1
-    """Kernel lines of the report's boot up to this one are judged."""
+    kernel: gpu_evidence.Judged = field(default_factory=gpu_evidence.Judged)
+    """Of the kernel's lines of the report's boot."""
 
 
 def receive(tx: Tx, session: Opened, report: Report) -> Processed:
@@ -62,8 +62,8 @@ def receive(tx: Tx, session: Opened, report: Report) -> Processed:
     lacking = report.inventory is None and row["inventory_digest"] != report.digest
     # Which GPU a line is about is told by its slot: without the inventory they wait, and come again.
     lines = gpu_evidence.Lines(report.boot_id, () if lacking else report.kernel_lines)
-    seen = gpu_evidence.of_lines(tx, machine, row, lines)
-    return Processed(outcome, need_inventory=lacking, quarantined=row["quarantine"] is not None, kernel_seen=seen)
+    kernel = gpu_evidence.of_lines(tx, machine, row, lines)
+    return Processed(outcome, need_inventory=lacking, quarantined=row["quarantine"] is not None, kernel=kernel)
 
 
 def described(tx: Tx, session: Opened, works: Sequence[Desired], asked: Collection[str]) -> None:

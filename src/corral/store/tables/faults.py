@@ -21,6 +21,8 @@ gpu_faults = Table(
     moment("since"),
     moment("last_at"),
     Column("count", Integer, nullable=False, default=1),
+    Column("kernel_boot", String(64), nullable=False, default=""),  # the last line that said so: of which boot …
+    Column("kernel_seq", BigInt, nullable=False, default=-1),  # … and its number; -1: a counter said so
     moment("replaced_at", nullable=True),  # another GPU took its slot: people were told so, once
     moment("cleared_at", nullable=True),
     Column("cleared_by", String(100)),

@@ -826,6 +826,8 @@ def upgrade() -> None:
         sa.Column("since", UtcTime(), nullable=False),
         sa.Column("last_at", UtcTime(), nullable=False),
         sa.Column("count", sa.Integer(), nullable=False),
+        sa.Column("kernel_boot", sa.String(length=64), nullable=False),
+        sa.Column("kernel_seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("replaced_at", UtcTime(), nullable=True),
         sa.Column("cleared_at", UtcTime(), nullable=True),
         sa.Column("cleared_by", sa.String(length=100), nullable=True),

@@ -37,6 +37,8 @@ COMMANDS: Mapping[str, Lazy] = {
     "events": Lazy("corral.cli.events:events", "What happened to machines and workloads."),
     "audit": Lazy("corral.cli.audit:audit", "Who did what."),
     "usage": Lazy("corral.cli.usage:usage", "What was used and what it costs."),
+    "alert": Lazy("corral.cli.alert:alert", "Alerts, and who is told of them."),
+    "webhook": Lazy("corral.cli.webhook:webhook", "Events and alerts posted to a program of yours, signed."),
     "token": Lazy("corral.cli.token:token", "API tokens for programs."),
     "site": Lazy("corral.cli.site:site", "Run a site: serve, migrate, doctor."),
     "agent": Lazy("corral.cli.agent:agent", "The program on a machine: join, run."),

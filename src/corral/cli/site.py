@@ -218,13 +218,23 @@ def openapi() -> None:
 @site.command()
 @click.option("--contact", help="Whom people of the site may ask for more.")
 @click.option("--hosted-machine-limit", type=int, help="Machines an organisation may have on the hosted cluster.")
+@click.option(
+    "--private-target",
+    "targets",
+    multiple=True,
+    metavar="NETWORK",
+    help="Let webhooks and alert rules tell in this private network (10.0.0.0/8); repeatable, replaces; '' for none.",
+)
 @at()
-def settings(place: Place, contact: str | None, hosted_machine_limit: int | None) -> None:
+def settings(place: Place, contact: str | None, hosted_machine_limit: int | None, targets: tuple[str, ...]) -> None:
     """Show the site's settings; with options, change them."""
-    if contact is None and hosted_machine_limit is None:
+    networks = [target for target in targets if target] if targets else None
+    if contact is None and hosted_machine_limit is None and networks is None:
         shown = place.corral.site.show()
     else:
-        shown = place.corral.site.change(contact=contact, hosted_machine_limit=hosted_machine_limit)
+        shown = place.corral.site.change(
+            contact=contact, hosted_machine_limit=hosted_machine_limit, private_targets=networks
+        )
     emit(shown.raw, lambda: details(shown.raw.items()))
 
 

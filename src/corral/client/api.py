@@ -117,9 +117,16 @@ class Site:
     def show(self) -> SiteSettings:
         return decode(SiteSettings, self._transport.call("GET", "/api/v1/site"))
 
-    def change(self, *, contact: str | None = None, hosted_machine_limit: int | None = None) -> SiteSettings:
-        """Change what is given."""
-        given = {"contact": contact, "hosted_machine_limit": hosted_machine_limit}
+    def change(
+        self,
+        *,
+        contact: str | None = None,
+        hosted_machine_limit: int | None = None,
+        private_targets: Sequence[str] | None = None,
+    ) -> SiteSettings:
+        """Change what is given. `private_targets`: private networks (CIDR) that tenants may be told in."""
+        targets = None if private_targets is None else list(private_targets)
+        given = {"contact": contact, "hosted_machine_limit": hosted_machine_limit, "private_targets": targets}
         body = {key: value for key, value in given.items() if value is not None}
         return decode(SiteSettings, self._transport.call("PATCH", "/api/v1/site", body))
 

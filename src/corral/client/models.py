@@ -471,5 +471,6 @@ class LoggedIn(View):
 class SiteSettings(View):
     contact: str
     hosted_machine_limit: int
+    private_targets: list[str] = field(default_factory=list)
     incarnation: str = ""
     created_at: datetime | None = None

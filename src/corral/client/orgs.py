@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from corral.client import journal, money
+from corral.client.alerts import Alert, AlertRules, Webhooks
 from corral.client.cluster_models import ClusterRequest, Look, MachineLimit
 from corral.client.clusters import Cluster
 from corral.client.decode import decode
@@ -29,6 +30,8 @@ class Org:
         self.name = name
         self._transport = transport
         self._path = f"/api/v1/orgs/{quoted(name)}"
+        self.alert_rules = AlertRules(transport, self._path)
+        self.webhooks = Webhooks(transport, self._path)
 
     def show(self) -> OrgInfo:
         return decode(OrgInfo, self._transport.call("GET", self._path))
@@ -146,6 +149,23 @@ class Org:
     def end_look(self, id: str) -> None:
         """End one at once. Owners, and operators."""
         self._transport.call("DELETE", f"{self._path}/break-glass/{quoted(id)}")
+
+    # -- alerts
+
+    def alerts(
+        self,
+        *,
+        open: bool | None = None,
+        kind: str | None = None,
+        workspace: str | None = None,
+        cluster: str | None = None,
+        machine: str | None = None,
+    ) -> Iterator[Alert]:
+        """Yield alerts, the newest first; members see those about their workspaces. `machine` needs `cluster`."""
+        asked = {"kind": kind, "workspace": workspace, "cluster": cluster, "machine": machine}
+        params = {**asked, "open": None if open is None else str(open).lower()}
+        for item in self._transport.pages(f"{self._path}/alerts", params):
+            yield decode(Alert, item)
 
     # -- usage and budgets
 

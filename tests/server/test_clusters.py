@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -90,6 +91,14 @@ def test_the_operator_lists_gives_back_and_deletes_dedicated_clusters(world: Wor
     assert operator.get("/api/v1/site/clusters").json()["items"][0]["left_at"] == "2026-03-01T12:00:00Z"
     assert operator.delete(f"/api/v1/site/clusters/{made['id']}").status_code == 204
     assert operator.get("/api/v1/site/clusters").json()["items"] == []
+
+
+@pytest.mark.parametrize("id", ["", "absent", "a\x00", "\ud800"])
+def test_an_id_that_none_has_is_not_found(world_on_both: World, id: str) -> None:
+    body = json.dumps({"slug": "big", "name": "Big", "id": id}).encode()
+    headers = {"Content-Type": "application/json"}
+    answer = world_on_both.client("operator").post(f"{ORG}/dedicated-clusters", content=body, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (404, "NOT_FOUND")
 
 
 def test_the_operators_clusters_come_in_pages(world: World) -> None:

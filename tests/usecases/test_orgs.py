@@ -7,7 +7,7 @@ import pytest
 from corral.domain.errors import Refusal
 from corral.domain.permissions import Role
 from corral.store.transaction import Signal, Wake
-from corral.usecases import orgs
+from corral.usecases import access, cluster_requests, clusters, dedicated_clusters, orgs
 from tests.world import World
 
 
@@ -50,6 +50,30 @@ def test_a_removed_organisation_is_gone_for_everybody_and_its_name_is_free(world
         assert orgs.create(ctx, "acme", "Acme again", "").id != world.ids.orgs["acme"]
     with pytest.raises(Refusal), world.act("owner", "acme"):
         pass
+
+
+def test_what_waits_for_the_operator_goes_with_the_organisation(world_on_both: World) -> None:
+    world = world_on_both
+    with world.act("operator", "acme") as ctx:
+        clusters.create_dedicated(ctx, "used", "Used")
+        clusters.create_dedicated(ctx, "left", "Left")
+    with world.act("admin", "acme") as ctx:
+        clusters.leave(ctx, "left")
+        cluster_requests.ask(ctx, "More", "")
+    assert code_of_removal(world, "acme") == "done"
+    with world.act("operator") as ctx:
+        assert dedicated_clusters.listed(ctx, None, 9) == []
+        assert [one.state for one in cluster_requests.of_site(ctx, None, 9)] == ["withdrawn"]
+
+
+def test_machines_of_a_cluster_that_was_left_keep_the_organisation(world: World) -> None:
+    with world.act("rival", "rival", "research") as ctx:
+        access.remove(ctx, "default")
+    world.add_machine("gpu-1", org="rival")
+    with world.act("rival", "rival") as ctx:
+        clusters.leave(ctx, "default")
+    answer = code_of_removal(world, "rival")
+    assert answer.startswith("CONFLICT") and "cluster that was left" in answer
 
 
 def test_the_operator_sees_all_organisations_and_others_their_own(world: World) -> None:

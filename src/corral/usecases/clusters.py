@@ -119,7 +119,7 @@ def give_back(ctx: Context, id: str, slug: str, name: str) -> Cluster:
     """
     slug, name = _named(slug, name)
     orgs.locked(ctx)
-    if rows.left_dedicated(ctx.tx, ctx.scope, id) is None:
+    if not ids.is_uuid(id) or rows.left_dedicated(ctx.tx, ctx.scope, id) is None:
         raise not_found()
     _check_free(ctx, slug)
     fleet.touch(ctx.tx, ctx.scope, id)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
 
 from corral.main import main
 from corral.store.engine import Database
-from tests.live_server import Site, live_server
+from tests.live_server import Site, eventually, live_server
 from tests.world import World
 
 
@@ -67,3 +73,28 @@ def cli(running: Running, nobody: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
         return nobody(*arguments)
 
     return run
+
+
+@contextmanager
+def simulated(running: Running, *arguments: str) -> Iterator[None]:
+    """Run `corral sim` as an admin of acme while the block runs; all of its machines are up."""
+    environment = {**os.environ, "CORRAL_URL": running.site.url, "CORRAL_TOKEN": running.world.tokens["admin"]}
+    command = [sys.executable, "-m", "corral", "sim", "--org", "acme", *arguments]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture
+def fleet(running: Running, cli: Cli) -> Iterator[None]:
+    with simulated(running, "--machines", "2", "--gpus", "4", "--pool", "h100"):
+        eventually(lambda: _states(cli) == ["up", "up"])
+        yield
+
+
+def _states(cli: Cli) -> list[str]:
+    rows: list[dict[str, Any]] = json.loads(cli("admin", "machine", "list", "--json").out)
+    return [row["state"] for row in rows]

@@ -3,43 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Cli, Running
-from tests.live_server import eventually
-
-
-@contextmanager
-def simulated(running: Running, *arguments: str) -> Iterator[None]:
-    """Run `corral sim` as an admin of acme while the block runs; all of its machines are up."""
-    environment = {**os.environ, "CORRAL_URL": running.site.url, "CORRAL_TOKEN": running.world.tokens["admin"]}
-    command = [sys.executable, "-m", "corral", "sim", "--org", "acme", *arguments]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-@pytest.fixture
-def fleet(running: Running, cli: Cli) -> Iterator[None]:
-    with simulated(running, "--machines", "2", "--gpus", "4", "--pool", "h100"):
-        eventually(lambda: _states(cli) == ["up", "up"])
-        yield
-
-
-def _states(cli: Cli) -> list[str]:
-    rows: list[dict[str, Any]] = json.loads(cli("admin", "machine", "list", "--json").out)
-    return [row["state"] for row in rows]
 
 
 def test_a_join_token_prints_the_install_line_and_is_listed_without_its_secret(cli: Cli) -> None:

@@ -83,6 +83,18 @@ def test_what_was_removed_is_not_told_of(world_on_both: World, clock: Clock) -> 
     assert told(world_on_both) == [(BEGAN, ids[0])]
 
 
+def test_what_is_removed_while_its_edge_is_about_to_be_told_is_not_told_of(world_on_both: World, clock: Clock) -> None:
+    world_on_both.add_machine("a")
+    id = make(world_on_both, asked(0, 1, ["a"]))
+    with world_on_both.db.read() as tx:
+        due = reservation_edges.due(tx, None, 9)
+    with world_on_both.act("admin", "acme") as ctx:
+        reservations.remove(ctx, "default", id)
+    with world_on_both.db.write() as tx:
+        assert reservation_edges.tell(tx, due) == 0
+    assert [window.id for window in due] == [id] and told(world_on_both) == []
+
+
 def test_edges_of_every_tenant_are_told_in_batches(
     world_on_both: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from corral.domain import reservations as rules
@@ -46,6 +46,8 @@ def window(span: tuple[int, int], whom: frozenset[str] = frozenset(), id: str = 
 
 
 @given(windows, st.integers(0, 3 * DAY))
+@example((2, 5), 2)
+@example((2, 5), 5)
 def test_a_state_is_where_now_is(span: tuple[int, int], now: int) -> None:
     inside = now in range(*span)
     expected = State.ACTIVE if inside else State.UPCOMING if now < span[0] else State.PAST
@@ -53,6 +55,10 @@ def test_a_state_is_where_now_is(span: tuple[int, int], now: int) -> None:
 
 
 @given(st.lists(st.tuples(windows, teams), max_size=4), st.integers(0, DAY), st.none() | st.integers(1, 3 * DAY))
+@example([((2, 5), frozenset())], 5, None)
+@example([((2, 5), frozenset())], 0, 2)
+@example([((2, 5), frozenset())], 0, 3)
+@example([((2, 5), frozenset())], 4, 1)
 def test_work_may_begin_when_none_of_its_minutes_is_closed_to_it(
     spans: Sequence[tuple[tuple[int, int], frozenset[str]]], now: int, lasts: int | None
 ) -> None:

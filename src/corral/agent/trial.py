@@ -6,7 +6,7 @@ is ended, its file takes the installed one's place in one rename, and the watchd
 Whatever ends the watchdog before that rename leaves the old release installed; and the successor ends with it.
 
 What one release says to another stays as it is: `run … --trial-fd N`, a socket; the successor writes one line
-when it works, and ends when it reads the socket's end (docs/adr/0016).
+when it works, and ends when it reads the socket's end (docs/adr/0017).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ COMMANDS: Mapping[str, Lazy] = {
     "org": Lazy("corral.cli.org:org", "Organisations and their members."),
     "workspace": Lazy("corral.cli.workspace:workspace", "Workspaces, their members, their access to clusters."),
     "cluster": Lazy("corral.cli.cluster:cluster", "Clusters and join tokens."),
-    "machine": Lazy("corral.cli.machine:machine", "Machines: list, show, cordon, remove."),
+    "machine": Lazy("corral.cli.machine:machine", "Machines: list, show, cordon, update, remove."),
     "reservation": Lazy("corral.cli.reservation:reservation", "Machines kept for some, or for nobody, over a window."),
     "compute": Lazy("corral.cli.compute:compute", "Compute clusters: create, list, show, logs, terminate."),
     "ssh": Lazy("corral.cli.ssh:ssh", "Open a shell in a compute cluster, or run a command there."),

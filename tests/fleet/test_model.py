@@ -164,7 +164,7 @@ class Site(RuleBasedStateMachine):
         self.made = 0
         self._empty()
         with self.world.db.read() as tx:
-            self.seq = journal.newest(tx)
+            self.seq = self.first = journal.newest(tx)
         self.read: list[int] = []
 
     def _empty(self) -> None:
@@ -408,6 +408,12 @@ class Site(RuleBasedStateMachine):
         for wanted, limited, wait in asks:
             self._create(org, wanted, limited, wait)
 
+    @rule(org=st.sampled_from(ORGS))
+    def fill(self, org: str) -> None:
+        """As much as there is, one GPU after the other. Not every run has every rule."""
+        for _ in range(3):
+            self._create(org, 1, limited=False, wait=False)
+
     def _create(self, org: str, wanted: int, limited: bool, wait: bool) -> None:
         """Line 3, both ways: nothing lands where it may not; what is refused has nowhere to go."""
         self.made += 1
@@ -526,7 +532,6 @@ class Site(RuleBasedStateMachine):
         for org in ORGS:
             assert sum(self._gpus_of(org)) <= QUOTA  # line 2
         self._goes_on()
-        self._sees_its_own()
         self._reads_on()
 
     def _goes_on(self) -> None:
@@ -547,7 +552,8 @@ class Site(RuleBasedStateMachine):
             del self.model.known[id]
         assert set(self.model.known) <= live
 
-    def _sees_its_own(self) -> None:
+    @rule()
+    def look(self) -> None:
         """Line 6: each organisation lists its own machines and no others; each other's answer as absent ones."""
         for org in ORGS:
             path = f"/api/v1/orgs/{org}/clusters/default/nodes"
@@ -560,12 +566,12 @@ class Site(RuleBasedStateMachine):
         """Line 9: who reads the journal after the last entry seen misses nothing and reads nothing twice."""
         with self.world.db.read() as tx:
             fresh = [row["seq"] for row in journal.after(tx, self.seq, 10_000)]
-            every = tx.all(select(journal_table.c.seq).order_by(journal_table.c.seq))
+            since = select(journal_table.c.seq).where(journal_table.c.seq > self.first).order_by(journal_table.c.seq)
+            whole = [row["seq"] for row in tx.all(since)]
         assert fresh == sorted(set(fresh))
         self.read += fresh
         self.seq = self.read[-1] if self.read else self.seq
-        whole = [row["seq"] for row in every]
-        assert self.read == whole[len(whole) - len(self.read) :]
+        assert self.read == whole
 
 
 @pytest.mark.timeout(600)
@@ -579,8 +585,8 @@ def test_no_order_of_acts_breaks_what_must_hold(world_on_both: World, clock: Clo
     with world_on_both.db.write() as tx:
         tx.run(update(access).values(gpus=QUOTA))
     asked = settings(
-        max_examples=15,
-        stateful_step_count=60,
+        max_examples=40,
+        stateful_step_count=50,
         deadline=None,
         phases=PHASES,
         suppress_health_check=list(HealthCheck),

@@ -74,3 +74,29 @@ def test_removal_by_force_ends_session_streams_work_and_credential_for_ever(new_
     with pytest.raises(CorralError) as gone:
         cluster.machine(machine.name)
     assert gone.value.status == 404
+
+
+def test_what_may_be_placed_again_runs_elsewhere_and_the_old_machine_stops_when_it_is_heard_of(
+    new_stack: Callable[..., Stack],
+) -> None:
+    stack = new_stack()
+    lost, other = stack.add_machine(), stack.add_machine()
+    cluster = stack.owner.org("acme").cluster(stack.cluster)
+    stack.create("again", machine=lost.name, restart_policy="on_machine_loss", ssh_keys=["key"])
+    stack.create("once", machine=lost.name)
+    before, once = ground.first_process(stack, lost, "again"), stack.show("once").id
+    lost.kill()  # out of reach: what it runs goes on
+    gone = cluster.remove(lost.name, force=True)
+    assert (gone.placed_again, gone.lost) == (["research/again"], ["research/once"])
+    assert gone.stopped == ["research/again", "research/once"]
+
+    eventually(lambda: stack.show("again").machine == other.name, WITHIN_S)
+    stack.until("again", "active")
+    assert stack.said("again", "echo here") == "here"
+    assert stack.show(once).state == "failed"
+    assert before.alive
+    lost.start()
+    eventually(lambda: not ground.first_processes(lost), WITHIN_S)
+    assert not before.alive
+    assert stack.said("again", "echo still here") == "still here"
+    assert ground.rows(stack, "select count(*) from allocations where released_at is null") == [(1,)]

@@ -47,10 +47,12 @@ class Machine:
     """A command that runs the agent's, e.g. in a network namespace."""
     arguments: tuple[str, ...] = ()
     """Of `run`, each time it starts."""
+    program: tuple[str, ...] = ("-m", "corral.agent.main")
+    """What Python runs: this source, or an agent's one file."""
 
     def start(self) -> None:
         log = (self.folder.parent / f"{self.folder.name}.log").open("ab")
-        command = [*self.prefix, sys.executable, "-m", "corral.agent.main", "run", "--state", str(self.folder)]
+        command = [*self.prefix, sys.executable, *self.program, "run", "--state", str(self.folder)]
         for store in self.stack.image_stores:
             command += ["--image-store", str(store)]
         with log:
@@ -112,6 +114,8 @@ class Stack:
         self._site: subprocess.Popen[bytes] | None = None
         self._ending = ExitStack()
         self.key: Key = make_key(folder)
+        self.site_env: dict[str, str] = {}
+        """Of the control plane, each time it starts."""
         self.env = {**os.environ, "CORRAL_CONFIG": str(folder / "config.json"), "HOME": str(folder)}
 
     def __enter__(self) -> Stack:
@@ -156,7 +160,12 @@ class Stack:
         greeting = self.folder / "site.out"
         with (self.folder / "site.log").open("a") as log, greeting.open("w") as out:
             self._site = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, **self.site_env},
             )
         new = not hasattr(self, "url")
 

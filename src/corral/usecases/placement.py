@@ -265,12 +265,13 @@ def _find(tx: Tx, tenancy: Tenancy, one: _Ready, want: PlacementAsk) -> tuple[Pl
     """Return where it goes, or None and why it waits. Errors: `QUOTA_EXCEEDED`, `NO_CAPACITY`, `QUEUE_FULL`."""
     workspace, creation = one.ctx.workspace, one.ask.creation
     (within, over), ahead = tenancy.judged(tx, want), tenancy.ahead(tx)
+    never = over is not None and over.never
     if over is None:
         plan = try_place(tenancy.fleet, within, ahead)
         if plan is not None:
             return plan, ""
         over = tenancy.kept_out(tx, want, ahead) if within != want else None
-    if over is not None and (not creation.wait or over.never):
+    if over is not None and (never or not creation.wait):
         raise quotas.exceeded(one.where, over, _whom(one.ctx))
     if not creation.wait:
         raise _no_capacity(one, tenancy, within, ahead)

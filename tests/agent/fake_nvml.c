@@ -13,6 +13,12 @@
  *     mig 1                                MIG mode is on (without the key: not supported)
  *     lost 1                               every call but the handle's fails with "GPU is lost"
  *     proc <pid> <bytes>                   a compute process; may stand several times
+ *     ecc_vol, ecc_agg                     uncorrectable memory errors since the load and in its life
+ *                                          (without the key: not supported)
+ *     rows_failure 1                       a row remap failed (without the key: not supported)
+ *     nvlinks <n>, nvlink_down <bits>      links it has (none: not supported), those that are down
+ *     recovery <code>                      the recovery action asked for (without: not supported)
+ *     only_totals 1                        errors are told in total only, as before Ampere
  *
  * Faults, for one GPU or for calls that concern none ("system"), by the function's name
  * without "nvml" and version suffix, e.g. "DeviceGetUUID", "Init":
@@ -366,5 +372,71 @@ Result nvmlDeviceGetTemperature(Device device, int sensor, uint *celsius) {
 Result nvmlDeviceGetPowerUsage(Device device, uint *milliwatts) {
     GPU_CALL(device, "DeviceGetPowerUsage");
     *milliwatts = (uint)number(gpu, "power_mw", 70000);
+    return SUCCESS;
+}
+
+/* ---- One GPU: its own counters ----------------------------------------------------- */
+
+static Result counter(int gpu, const char *key, ull *value) {
+    char found[LINE];
+    if (!find(gpu, key, 0, found))
+        return NOT_SUPPORTED;
+    *value = strtoull(found, NULL, 0);
+    return SUCCESS;
+}
+
+/* Only the total is told, as before Ampere, or all of it as errors of the DRAM (2). */
+Result nvmlDeviceGetMemoryErrorCounter(Device device, int error, int kind, int place, ull *value) {
+    GPU_CALL(device, "DeviceGetMemoryErrorCounter");
+    if (error != 1 || place != 2 || number(gpu, "only_totals", 0))
+        return NOT_SUPPORTED;
+    return counter(gpu, kind ? "ecc_agg" : "ecc_vol", value);
+}
+
+Result nvmlDeviceGetTotalEccErrors(Device device, int error, int kind, ull *value) {
+    GPU_CALL(device, "DeviceGetTotalEccErrors");
+    return error == 1 ? counter(gpu, kind ? "ecc_agg" : "ecc_vol", value) : NOT_SUPPORTED;
+}
+
+Result nvmlDeviceGetRemappedRows(Device device, uint *corrected, uint *uncorrected, uint *pending, uint *failure) {
+    GPU_CALL(device, "DeviceGetRemappedRows");
+    ull failed = 0;
+    Result found = counter(gpu, "rows_failure", &failed);
+    *corrected = *uncorrected = *pending = 0;
+    *failure = (uint)failed;
+    return found;
+}
+
+Result nvmlDeviceGetNvLinkState(Device device, uint link, uint *active) {
+    GPU_CALL(device, "DeviceGetNvLinkState");
+    ull links = number(gpu, "nvlinks", 0);
+    if (!links)
+        return NOT_SUPPORTED;
+    if (link >= links)
+        return INVALID_ARGUMENT;
+    *active = !(number(gpu, "nvlink_down", 0) >> link & 1);
+    return SUCCESS;
+}
+
+typedef struct {
+    uint field, scope;
+    long long timestamp, latency;
+    uint type;
+    Result result;
+    union {
+        double real;
+        uint whole;
+        ull large;
+    } value;
+} FieldValue;
+
+Result nvmlDeviceGetFieldValues(Device device, int n, FieldValue *values) {
+    GPU_CALL(device, "DeviceGetFieldValues");
+    for (int i = 0; i < n; i++) {
+        ull action = 0;
+        values[i].result = values[i].field == 230 ? counter(gpu, "recovery", &action) : NOT_SUPPORTED;
+        values[i].type = 1;
+        values[i].value.whole = (uint)action;
+    }
     return SUCCESS;
 }

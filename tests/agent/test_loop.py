@@ -19,6 +19,7 @@ import pytest
 from corral.agent import allocation, main
 from corral.agent.calls import ThreadCalls
 from corral.agent.converge import HELD_BY_ANOTHER, Converger
+from corral.agent.kernel_log import KernelLog
 from corral.agent.link import Pace
 from corral.agent.loop import Agent, Parts
 from corral.agent.observe import Observation, Ours, with_foreign
@@ -31,6 +32,7 @@ from corral.protocol.messages import (
     Desired,
     DesiredAllocation,
     Gpu,
+    GpuHealth,
     Inventory,
     Removed,
     Welcome,
@@ -46,10 +48,12 @@ class Observer:
 
     def __init__(self) -> None:
         self.conditions: tuple[Condition, ...] = ()
+        self.probe, self.health = "ok", tuple[GpuHealth, ...]()
 
     def read(self, ours: Ours) -> Observation:
         gpus = with_foreign((Gpu("nvidia", "GPU-1"), Gpu("nvidia", "GPU-2")), ours.foreign)
-        return Observation(Inventory("box", gpus=gpus), f"digest-{sorted(ours.foreign)}", self.conditions)
+        inventory = Inventory("box", gpu_probe=self.probe, gpus=gpus, gpu_health=self.health)
+        return Observation(inventory, f"digest-{sorted(ours.foreign)}{self.probe}{self.health}", self.conditions)
 
     def close(self) -> None:
         return
@@ -74,14 +78,14 @@ def joined(path: Path, url: str) -> StateFolder:
 
 
 @asynccontextmanager
-async def agent(path: Path, site: FakeSite) -> AsyncIterator[Running]:
+async def agent(path: Path, site: FakeSite, kernel: KernelLog | None = None) -> AsyncIterator[Running]:
     state = joined(path, site.url)
     driver, observer = ScriptedDriver(path / "containers"), Observer()
     calls = ThreadCalls(4, "test")
     work = Converger("m1", driver, WorkFolder(state), calls, BootClock())
     machine = state.machine()
     assert machine is not None
-    parts = Parts(state, machine, work, observer, calls)
+    parts = Parts(state, machine, work, observer, calls, kernel=kernel or KernelLog(None))
     whole = Agent(parts, Site.at(site.url), state.key(), QUICK)
     task = asyncio.ensure_future(whole.run())
     try:
@@ -211,6 +215,7 @@ AGENT = """
 import argparse, asyncio, sys
 from pathlib import Path
 from corral.agent import allocation, main
+from corral.agent.kernel_log import KernelLog
 from corral.agent.link import Pace
 import corral.agent.loop as loop
 from tests.agent.scripted import ScriptedDriver

@@ -21,7 +21,6 @@ from corral.store import alert_rules, deliveries, orgs, site
 from corral.store import alerts as rows
 from corral.store import webhooks as webhook_rows
 from corral.store.transaction import Row, Scope, Tx
-from corral.usecases.context import new_id
 from corral.usecases.webhooks import disable_full
 
 DUE_AT_ONCE = 200
@@ -86,6 +85,7 @@ class _Teller:
     def __init__(self, tx: Tx, site_url: str) -> None:
         self._tx, self._site_url = tx, site_url
         self._incarnation = site.incarnation(tx)
+        self._made = 0
         self._out: list[dict[str, Any]] = []
         self._rules: dict[str, Sequence[Row]] = {}
         self._slugs: dict[str, str] = {}
@@ -112,7 +112,7 @@ class _Teller:
         what = {name: entry[name] for name in ("cluster_id", "workspace_id", "machine_id", "data")}
         what["title"] = rules.one_line(sign.title)
         if after.count == 1:
-            known = {"id": new_id(self._tx.now), "kind": sign.kind.value, "about": sign.about}
+            known = {"id": self._new_id(), "kind": sign.kind.value, "about": sign.about}
             rows.add(self._tx, scope, {**known, **what, **_values(after)})
             self._tell({"org_id": scope.org, **known, **what, **_values(after)}, told, what["title"])
         else:
@@ -157,12 +157,16 @@ class _Teller:
             for target, new in counts.items()
             if deliveries.waiting(self._tx, target, webhooks.WAITING_MAX + 1) + new > webhooks.WAITING_MAX
         }
-        for number, row in enumerate(self._out):
-            # In the order of the journal, though they are of one millisecond.
-            row["id"] = uuid7(self._tx.now, (number & 0xFFF).to_bytes(2, "big") + os.urandom(8))
+        for row in self._out:
+            row["id"] = self._new_id()
         deliveries.add(self._tx, [row for row in self._out if row["target_id"] not in full])
         if full:
             disable_full(self._tx, sorted(full))
+
+    def _new_id(self) -> str:
+        """Return an id above those before, though all are of one millisecond: so the journal's order is kept."""
+        self._made += 1
+        return uuid7(self._tx.now, (self._made & 0xFFF).to_bytes(2, "big") + os.urandom(8))
 
     def _rules_of(self, org_id: str) -> Sequence[Row]:
         if org_id not in self._rules:

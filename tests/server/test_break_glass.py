@@ -158,6 +158,13 @@ def test_a_look_never_opens_a_transaction_that_writes(world: World) -> None:
     assert refused.value.code == "FORBIDDEN"
 
 
+def test_what_the_operator_may_read_anyhow_is_no_use_of_it(world: World) -> None:
+    begin(world)
+    for path in (PATH, "/api/v1/orgs", "/api/v1/site/clusters"):
+        assert world.client("operator").get(path).status_code == 200
+    assert uses(world) == []
+
+
 def test_a_member_leaves_no_trace(world: World) -> None:
     begin(world)
     world.client("admin").get("/api/v1/orgs/acme/clusters")

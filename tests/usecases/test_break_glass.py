@@ -7,13 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from corral.domain import break_glass as rules
 from corral.domain.errors import Refusal
 from corral.domain.permissions import ROUTES, Role, Rule
 from corral.store import journal
 from corral.store.tables.break_glass import break_glass as table
+from corral.store.tables.users import users
 from corral.store.transaction import Scope
 from corral.usecases import break_glass, orgs
 from corral.usecases.identity import Caller, Place, enter
@@ -94,6 +95,14 @@ def test_an_operator_who_is_a_member_looks_as_an_admin_while_it_lives(world: Wor
     begin(world)
     assert enters(world) == "admin, looking: True"
     assert enters(world, RENAME) == "FORBIDDEN"
+
+
+def test_who_is_no_operator_any_more_looks_no_more(world: World) -> None:
+    world.add_member("operator", "acme", Role.MEMBER)
+    begin(world)
+    with world.db.write() as tx:
+        tx.run(update(users).where(users.c.login == "operator").values(operator=False))
+    assert enters(world) == "member, looking: False"
 
 
 def test_one_at_a_time_however_many_begin_at_once(world_on_both: World, clock: Clock) -> None:

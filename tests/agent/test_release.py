@@ -6,11 +6,13 @@ import errno
 import hashlib
 import http.server
 import os
+import ssl
 import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,8 @@ import pytest
 from corral.agent import release
 from corral.agent.release import PYZ, SUMS, Refused, Unreachable, Wanted
 from corral.agent.site import Site
+from corral.server import tls
+from corral.server.config import Config
 
 BODY = os.urandom(300_000)
 SUM = hashlib.sha256(BODY).hexdigest()
@@ -30,6 +34,7 @@ GOOD = f"{SUM}  {PYZ}\n"
 class Served:
     """What the next requests get, by file name."""
 
+    server: http.server.HTTPServer
     url: str = ""
     sums: bytes = GOOD.encode()
     body: bytes = BODY
@@ -42,8 +47,6 @@ class Served:
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    what = Served()
-
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             what.asked.append(self.path)
@@ -60,9 +63,9 @@ def served() -> Iterator[Served]:
             return
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    what = Served(server, f"http://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
-    what.url = f"http://127.0.0.1:{server.server_port}"
     try:
         yield what
     finally:
@@ -71,10 +74,10 @@ def served() -> Iterator[Served]:
         server.server_close()
 
 
-def fetch(served: Served, folder: Path, size: int = len(BODY), path: str = FOLDER) -> Path:
+def fetch(served: Served, folder: Path, size: int = len(BODY), path: str = FOLDER, ca: str = "") -> Path:
     into = folder / release.BESIDE / PYZ
     want = Wanted("2.0", SUM, size, path)
-    release.fetch(Site.at(served.url), want, into, lambda: False)
+    release.fetch(Site.at(served.url, ca), want, into, lambda: False)
     return into
 
 
@@ -139,9 +142,7 @@ def test_a_site_that_does_not_give_it_now_is_asked_again_later(
 
 
 @pytest.mark.parametrize("cut_at", [0, 1, 65_536, len(BODY) - 1])
-def test_a_download_that_is_cut_short_is_no_failure_of_the_release(
-    served: Served, tmp_path: Path, cut_at: int
-) -> None:
+def test_a_download_that_is_cut_short_is_no_failure_of_the_release(served: Served, tmp_path: Path, cut_at: int) -> None:
     served.cut_at = cut_at
     with pytest.raises(Unreachable, match="cut short"):
         fetch(served, tmp_path)
@@ -157,9 +158,36 @@ def test_a_redirect_is_not_followed(served: Served, tmp_path: Path) -> None:
     assert served.asked == [f"{FOLDER}/{SUMS}"]
 
 
-def test_a_site_that_is_not_there_is_asked_again_later(tmp_path: Path) -> None:
+def test_it_goes_through_the_proxy_that_the_agent_was_put_on_with(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", served.url)
+    monkeypatch.setenv("no_proxy", "")
+    assert fetch(replace(served, url="http://127.0.0.1:9"), tmp_path).read_bytes() == BODY
+    assert served.asked == [f"http://127.0.0.1:9{FOLDER}/{file}" for file in (SUMS, PYZ)]
+
+
+def test_only_the_ca_that_the_machine_joined_with_is_trusted(served: Served, tmp_path: Path) -> None:
+    def prepared(folder: str) -> tls.Tls:
+        (tmp_path / folder).mkdir()
+        config = Config("sqlite://", tmp_path / folder, host="0.0.0.0", public_url="https://127.0.0.1:1")
+        return tls.prepare(config, datetime.now(timezone.utc))
+
+    ours, others = prepared("ours"), prepared("others")
+    assert ours.cert is not None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(ours.cert, ours.key)
+    served.server.socket = context.wrap_socket(served.server.socket, server_side=True)
+    served.url = served.url.replace("http:", "https:")
+    assert fetch(served, tmp_path, ca=ours.ca_pem or "").read_bytes() == BODY
+    for ca in (others.ca_pem or "", ""):
+        with pytest.raises(Unreachable, match="certificate verify failed"):
+            fetch(served, tmp_path, ca=ca)
+
+
+def test_a_site_that_is_not_there_is_asked_again_later(served: Served, tmp_path: Path) -> None:
     with pytest.raises(Unreachable):
-        fetch(Served("http://127.0.0.1:9"), tmp_path)
+        fetch(replace(served, url="http://127.0.0.1:9"), tmp_path)
 
 
 @pytest.mark.parametrize(("size", "path"), [(0, FOLDER), (1 << 40, FOLDER), (len(BODY), "http://elsewhere/")])

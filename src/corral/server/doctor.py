@@ -103,7 +103,7 @@ def _agents(db: Database) -> Finding:
         "agents",
         WARNING,
         f"{sum(behind.values())} of {total} machines are not at {__version__}: {listed}.",
-        "Run the site's install.sh on them again: it upgrades the agent; no work stops.",
+        "Their admins update them: corral cluster update-agents. No work stops.",
     )
 
 

@@ -28,7 +28,7 @@ IN_MEMORY = 1 << 20
 _CHUNK = 1 << 16
 
 
-class Format(str, Enum):
+class UsageFormat(str, Enum):
     JSON = "json"
     CSV = "csv"
 
@@ -100,7 +100,7 @@ def show_usage(
     door: AtDoor,
     page: Page,
     request: Request,
-    format: Format = Format.JSON,
+    format: UsageFormat = UsageFormat.JSON,
 ) -> UsageList | StreamingResponse:
     """What was used and what it costs, by workspace or as `by` says; default: this month (UTC) until now.
 
@@ -109,7 +109,7 @@ def show_usage(
     places: Places = request.app.state.metering
     with door.read() as ctx, places.held(ctx.user.id):
         report = use.report(ctx, query)
-        return _CsvFile(_written(report)) if format is Format.CSV else _page(report, page)
+        return _CsvFile(_written(report)) if format is UsageFormat.CSV else _page(report, page)
 
 
 def _page(report: use.Report, page: Paging) -> UsageList:

@@ -20,10 +20,12 @@ from typing import Any
 
 import pytest
 
+from corral.agent import release
 from corral.agent.state import StateFolder
 from corral.server import artefact
 from corral.server.routes.agent_files import install_script
 from corral.store.engine import Database
+from tests import podman, releases
 from tests.live_server import Site, eventually, live_server
 from tests.world import World
 
@@ -353,6 +355,62 @@ def test_uninstall_takes_off_all_but_the_data(host: Host, site: Site, world: Wor
     assert {"key", "machine.json"} <= kept
     assert not kept & {"agent.pid", "agent.log", "join-token"}
     assert host.install("--uninstall").returncode == 0
+
+
+def test_uninstall_ends_what_a_removed_machine_ran(host: Host, site: Site, world: World) -> None:
+    if podman.why_not():
+        pytest.skip(podman.why_not())
+    assert host.shell(line_for(host, new_token(world, site))).returncode == 0
+    (machine,) = machines(world)
+    path = f"/api/v1/orgs/acme/clusters/default/nodes/{machine['name']}"
+    gone = world.client("admin").delete(path)
+    assert gone.status_code == 200
+    eventually(lambda: not StateFolder(host.state).held())
+    left = host.state / "podman" / "allocations"
+    left.mkdir(parents=True)
+    done = host.install("--uninstall")
+    assert done.returncode == 0, done.stderr
+    assert "was removed" in done.stdout + done.stderr
+    assert not left.parent.exists()
+    assert not host.prefix.exists()
+
+
+def test_an_agent_that_it_put_on_updates_itself_and_stays_its_own(
+    host: Host, sqlite_db: Database, world: World, tmp_path: Path
+) -> None:
+    with bundle(tmp_path / "art") as folder:
+        new = releases.release(folder / artefact.PYZ, tmp_path / "new", "9.9.9")
+        with live_server(sqlite_db, artefact=new) as site:
+            world.app.state.artefact = new
+            token = host.token_file(new_token(world, site)["token"])
+            done = host.install("--url", site.url, "--token-file", str(token), "--artefact", str(folder))
+            assert done.returncode == 0, done.stderr
+            (machine,) = eventually(lambda: [one for one in machines(world) if one["state"] == "up"])
+            assert machine["behind"]
+            pid = (host.state / "agent.pid").read_text()
+            asked = world.client("admin").post(f"/api/v1/orgs/acme/clusters/default/nodes/{machine['name']}/update")
+            assert asked.status_code == 202
+            eventually(lambda: [(one["release"], one["update"]) for one in machines(world)] == [("9.9.9", None)])
+            names = ["corral-agent", "corral-agent.pyz"]
+            eventually(lambda: sorted(path.name for path in host.prefix.iterdir()) == names)
+            starter = [str(host.prefix / "corral-agent"), "status", "--state", str(host.state)]
+            said = subprocess.run(starter, capture_output=True, text=True, check=True).stdout
+            assert "release: 9.9.9\n" in said and "running: True\n" in said and "update: \n" in said
+            assert (host.state / "agent.pid").read_text() == pid
+            done = host.install("--url", site.url)
+            assert done.returncode == 0, done.stderr
+            assert "done: agent 9.9.9 runs here" in done.stdout
+            assert (host.state / "agent.pid").read_text() != pid
+            assert not Path(f"/proc/{pid.strip()}").exists()
+
+
+def test_what_an_update_left_is_taken_off_too(host: Host) -> None:
+    left = host.prefix / release.BESIDE
+    left.mkdir(parents=True)
+    (left / artefact.PYZ).write_text("half of a release")
+    (host.prefix / "update").mkdir()
+    assert host.install("--uninstall").returncode == 0
+    assert [path.name for path in host.prefix.iterdir()] == ["update"]
 
 
 # --- other hosts than this one

@@ -308,6 +308,7 @@ def _status(args: argparse.Namespace) -> int:
         "url": machine.url if machine else "",
         "running": state.held(),
         "release": corral.__version__,
+        "update": _update_text(state),
         "allocations": [
             {"id": record.want.id, "name": record.want.name, "stop": record.want.stop, "ran": record.ran}
             for record in WorkFolder(state).load()
@@ -319,6 +320,15 @@ def _status(args: argparse.Namespace) -> int:
         for name, value in facts.items():
             _say(f"{name}: {len(value) if isinstance(value, list) else value}")
     return 0
+
+
+def _update_text(state: StateFolder) -> str:
+    from corral.agent.records import recall
+
+    record = recall(state)
+    if record is None:
+        return ""
+    return f"release {record.release} is on trial" if not record.message else f"{record.release}: {record.message}"
 
 
 def _log_to_stderr(level: str) -> None:

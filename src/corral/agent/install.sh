@@ -416,6 +416,13 @@ wait_until_it_runs() {
 
 take_off() {
     stop_agent
+    kept="its identity and data stay in $state; containers that run go on."
+    # Of a machine that was removed nothing may run on, also when its agent was stopped before it was done.
+    if [ -e "$state/removed.json" ] && [ -x "$prefix/corral-agent" ]; then
+        "$prefix/corral-agent" clean --state "$state" </dev/null ||
+            fail "what the removed machine ran could not be ended" "see above, then run this again"
+        kept="this machine was removed: what it ran is ended, its storage and images are gone. Drive copies stay."
+    fi
     if [ -e "$unit" ]; then
         if has_systemd; then systemctl disable corral-agent.service >/dev/null 2>&1 </dev/null || true; fi
         rm -f "$unit"
@@ -426,7 +433,7 @@ take_off() {
     rm -rf "$prefix/.corral-agent-update"
     rmdir "$prefix" 2>/dev/null || true
     rm -f "$state/join-token" "$state/agent.log"
-    say "the agent is off this host. Its identity and data stay in $state; containers that run go on."
+    say "the agent is off this host; $kept"
     say "if the machine was removed from Corral, you may remove them too: rm -rf $state"
 }
 

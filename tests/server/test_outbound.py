@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from ipaddress import ip_network
 from pathlib import Path
@@ -189,7 +191,6 @@ def test_a_body_that_never_ends_changes_nothing(key: SiteKey, monkeypatch: pytes
 
 
 def test_a_name_server_that_does_not_answer_is_left_in_time(key: SiteKey, monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
 
     monkeypatch.setattr("corral.server.outbound.RESOLVE_S", 0.1)
     asked = threading.Event()
@@ -318,3 +319,19 @@ def test_several_messages_make_one_that_names_them() -> None:
     many = joined([{**one, "title": f"m{number}"} for number in range(30)])
     assert many["title"].startswith("30 alerts: m0") and "m19" in many["text"] and "m20" not in many["text"]
     assert "and 10 more" in many["text"] and many["text"].endswith("Organisation acme")
+
+
+def test_the_ten_lines_of_the_documentation_check_a_signature(
+    key: SiteKey, receiver: Receiver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs/alerts.md").read_text("utf-8")
+    (lines,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(lines.splitlines()) <= 10
+    shown: dict[str, Any] = {}
+    exec(lines, shown)
+    body = '{"type":"io.corral.test","subject":"webhook/1"}'
+    send_due(key, Due("0190", "org", "hook", body, 0, url=receiver.url, secret=key.seal(SECRET, "hook")))
+    (one,) = receiver.received
+    assert shown["take"](one.body, one.headers, SECRET) == 204
+    assert capsys.readouterr().out == "io.corral.test webhook/1\n"
+    assert shown["take"](one.body.replace(b"1", b"2"), one.headers, SECRET) == 401

@@ -144,6 +144,13 @@ def test_targets_that_must_not_be_told_are_refused(world: World) -> None:
     assert code(world.client("admin").post(RULES, json={"name": "", "target": SLACK})) == (400, "INVALID_NAME")
 
 
+@pytest.mark.parametrize("id", ["absent", "a\0b", "\0", "'", "x" * 300, ""])
+def test_what_is_no_webhook_is_absent_on_both_databases(world_on_both: World, id: str) -> None:
+    for who, org in (("admin", "acme"), ("rival", "rival")):
+        answer = world_on_both.client(who).post(f"/api/v1/orgs/{org}/alert-rules", json={"name": "x", "webhook": id})
+        assert code(answer) == (404, "NOT_FOUND")
+
+
 def test_a_rule_is_changed_field_by_field_and_each_change_is_audited(world: World) -> None:
     id = add_rule(world, target=SLACK, cluster="default")["id"]
     client = world.client("admin")

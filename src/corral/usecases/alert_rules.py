@@ -11,12 +11,12 @@ from corral.domain import alerts, cloud_events, webhooks
 from corral.domain.alert_targets import Target
 from corral.domain.errors import Refusal, not_found
 from corral.domain.events import Subject
-from corral.domain.ids import display_name
+from corral.domain.ids import display_name, is_uuid
 from corral.store import alert_rules as rows
-from corral.store import clusters, deliveries
+from corral.store import deliveries
 from corral.store import webhooks as webhook_rows
 from corral.store.transaction import Row
-from corral.usecases import orgs
+from corral.usecases import clusters, orgs
 from corral.usecases.context import Context, new_id
 from corral.usecases.sealing import Seal
 from corral.usecases.webhooks import check_no_test_waits
@@ -136,26 +136,20 @@ def _values(ctx: Context, seal: Seal, id: str, asked: Asked) -> dict[str, Any]:
     if asked.enabled is not None:
         values["enabled"] = asked.enabled
     if asked.cluster is not None or asked.every_cluster:
-        values["cluster_id"] = _cluster(ctx, asked.cluster) if asked.cluster is not None else None
+        values["cluster_id"] = clusters.find(ctx, asked.cluster)["cluster_id"] if asked.cluster is not None else None
     return values | _told(ctx, seal, id, asked.told)
 
 
 def _told(ctx: Context, seal: Seal, id: str, told: Told) -> dict[str, Any]:
     if told.webhook is not None:
-        if webhook_rows.get(ctx.tx, ctx.scope, told.webhook) is None:
+        # What is no id is nobody's, and a database would stumble over some (NUL, half a surrogate pair).
+        if not is_uuid(told.webhook) or webhook_rows.get(ctx.tx, ctx.scope, told.webhook) is None:
             raise not_found()
         return {"webhook_id": told.webhook, "target": None, "target_shown": ""}
     if told.target is not None:
         sealed = seal.seal(told.target.url, id)
         return {"webhook_id": None, "target": sealed, "target_shown": told.target.shown, "last_error": ""}
     return {}
-
-
-def _cluster(ctx: Context, slug: str) -> str:
-    row = clusters.tenancy_by_slug(ctx.tx, ctx.scope, slug)
-    if row is None:
-        raise not_found()
-    return str(row["cluster_id"])
 
 
 def _locked(ctx: Context, id: str) -> Row:

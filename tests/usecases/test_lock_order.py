@@ -14,7 +14,7 @@ from corral.domain.compute_clusters import Creation
 from corral.domain.permissions import Role
 from corral.store import fleet
 from corral.store.transaction import Scope
-from corral.usecases import machine_labels, members, reservations, ssh_keys, workspaces
+from corral.usecases import data_location, machine_labels, members, removal, reservations, ssh_keys, workspaces
 from tests.placing import create
 from tests.usecases.test_reservations import asked
 from tests.world import World, public_key
@@ -52,7 +52,20 @@ def place(world: World) -> None:
         machine_labels.place(ctx, "default", "gpu-1", {"pool": "x"})
 
 
-@pytest.mark.parametrize("act", [remove_key, remove_member, set_role, leave_workspace, reserve, place])
+def remove_machine(world: World) -> None:
+    with world.act("admin", "acme") as ctx:
+        removal.remove(ctx, "default", "gpu-1", force=True)
+
+
+def forget_data_location(world: World) -> None:
+    with world.act("admin", "acme") as ctx:
+        data_location.forget(ctx, ("default", "gpu-1"))
+
+
+ACTS = [remove_key, remove_member, set_role, leave_workspace, reserve, place, remove_machine, forget_data_location]
+
+
+@pytest.mark.parametrize("act", ACTS)
 def test_whoever_numbers_allocations_anew_or_changes_what_may_land_waits_for_the_tenancy(
     world_on_both: World, act: Callable[[World], None]
 ) -> None:

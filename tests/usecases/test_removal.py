@@ -267,6 +267,10 @@ def test_another_organisations_machine_is_not_there(world: World) -> None:
     assert refused.value.code == "NODE_NOT_FOUND"
 
 
-def test_people_see_the_policy(world: World) -> None:
+def test_people_see_the_policy_and_nothing_of_the_machine_that_is_gone(world: World) -> None:
+    remove(world)
     with world.act("member", "acme", "research") as ctx:
-        assert compute_clusters.show(ctx, "again").restart_policy == AGAIN
+        shown = compute_clusters.show(ctx, "again")
+        assert (shown.restart_policy, shown.machine, shown.placed_at, shown.gpu_uuids) == (AGAIN, None, None, [])
+        assert compute_clusters.terminate(ctx, "again", dry_run=True).stops == ["'again' leaves the queue"]
+        assert [change.type for change in compute_clusters.history(ctx, shown.id)][-1] == "workload.placed_again"

@@ -150,7 +150,8 @@ def show(ctx: Context, name: str) -> ComputeCluster:
 def _built(ctx: Context, rows: Sequence[Row]) -> list[ComputeCluster]:
     """As many questions for a page of them as for one."""
     tx, ids = ctx.tx, [row["id"] for row in rows]
-    held = allocations.of_workloads(tx, ctx.scope, ids)
+    # What waits to be placed again has nothing of the machine that it lost.
+    held = allocations.of_workloads(tx, ctx.scope, [row["id"] for row in rows if not row["queued"]])
     gpus = allocations.held_gpus(tx, ctx.scope, [one["id"] for one in held.values()])
     traits = workloads.machine_traits(tx, [ctx.scope], [one["machine_id"] for one in held.values()])
     slugs = workloads.cluster_slugs(tx, ctx.scope)

@@ -1,4 +1,4 @@
-"""Budgets are looked at from the start, again and again, also after a look that failed (spec 10, "Prices, …")."""
+"""Budgets are looked at from the start, and again whatever one look met (spec 10, "Prices, usage, budgets")."""
 
 from __future__ import annotations
 

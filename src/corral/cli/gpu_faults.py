@@ -9,10 +9,11 @@ import click
 
 from corral.cli.output import Column, age, column, emit, safe, say, state_style, table
 from corral.cli.place import Place, at
+from corral.cli.root import Command
 from corral.client.models import Fault
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name", required=False)
 @click.option(
     "--state",
@@ -42,7 +43,7 @@ def _cleared(row: dict[str, Any]) -> str:
     return f"{age(row['cleared_at'])} ago by {row['cleared_by']}" if row["cleared_at"] else ""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name")
 @click.argument("gpu")
 @click.option("--dry-run", is_flag=True, help="Only say what would be cleared.")

@@ -9,12 +9,13 @@ import click
 from corral.cli.confirm import typed_name, warn
 from corral.cli.output import emit, safe, say, shown
 from corral.cli.place import Place, at
+from corral.cli.root import Command
 from corral.client.models import Removal
 
 FOLLOWS = "On first contact it is told, and stops."
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Also while work runs there: it stops, as its restart policy says.")
 @click.option("--yes", is_flag=True, help="Do not ask for the name.")

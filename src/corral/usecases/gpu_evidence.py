@@ -27,9 +27,10 @@ from corral.domain.faults import (
     meaning,
     same_cause,
 )
-from corral.domain.inventory import STAND_IN, Gpu, GpuState, Inventory
+from corral.domain.inventory import STAND_IN, Gpu, GpuState
 from corral.domain.kernel_lines import Place, Said, Verdict, place
 from corral.domain.machines import MachineRef
+from corral.domain.sessions import Report
 from corral.store import faults as rows
 from corral.store import fleet
 from corral.store import inventory as gpu_rows
@@ -109,18 +110,36 @@ def _codes(latches: Mapping[Identity, Sequence[Row]]) -> dict[Identity, dict[str
     return {identity: {row["code"]: row["id"] for row in of_it} for identity, of_it in latches.items()}
 
 
-# --- the inventory
+@dataclass(frozen=True)
+class Judged:
+    """Up to which of the kernel's lines of the boot was judged before, and is now; -1 = none."""
+
+    before: int = -1
+    seen: int = -1
 
 
-def of_inventory(tx: Tx, machine: MachineRef, inventory: Inventory) -> None:
-    """Judge a new inventory, which is saved already: counters, GPUs that went missing, moved or were replaced."""
+def judge(tx: Tx, machine: MachineRef, row: Row, report: Report) -> Judged:
+    """Judge what a report says of its machine's GPUs. `row`: the machine as it was before the report.
+
+    A line tells more than the counter that goes with it, and is judged first. But which GPU it is about is told
+    by its slot: where the site lacks the inventory lines wait, and come again.
+    """
+    inventory = report.inventory
+    if inventory is None or inventory.digest == row["inventory_digest"]:
+        lacking = inventory is None and row["inventory_digest"] != report.digest
+        return _judge_lines(tx, machine, row, report.boot_id, () if lacking else report.kernel_lines)
     inventory = inventory_rules.fitted(inventory)
     _follow(tx, machine)
+    judged_lines = _judge_lines(tx, machine, row, report.boot_id, report.kernel_lines)
     gpus = Gpus.read(tx, machine)
     if inventory.facts.get("gpu_probe") == "ok":
         # Only a driver that works can miss a GPU: without one nothing is known of any of them.
         judge_missing(gpus)
     judge_health(gpus, inventory.health)
+    return judged_lines
+
+
+# --- the inventory
 
 
 def judge_missing(gpus: Gpus) -> None:
@@ -174,38 +193,22 @@ def _follow(tx: Tx, machine: MachineRef) -> None:
 # --- the kernel's log
 
 
-@dataclass(frozen=True)
-class Lines:
-    """Lines of one boot, each with its number; the numbers grow."""
+def _judge_lines(tx: Tx, machine: MachineRef, row: Row, boot: str, lines: Sequence[tuple[int, str]]) -> Judged:
+    """Judge those of a boot's lines that were not judged yet; their numbers grow.
 
-    boot: str
-    lines: Sequence[tuple[int, str]]
-
-
-@dataclass(frozen=True)
-class Judged:
-    """Up to which line of the boot was judged before, and is now; -1 = none."""
-
-    before: int = -1
-    seen: int = -1
-
-
-def of_lines(tx: Tx, machine: MachineRef, row: Row, said: Lines) -> Judged:
-    """Judge the kernel's lines that were not judged yet.
-
-    Where the machine stands is kept on its row, so a line counts once, whoever restarts.
+    Up to where is kept on the machine's row, so a line counts once, whoever restarts.
     """
-    seen = int(row["kernel_seq"]) if row["kernel_boot"] == said.boot else -1
-    fresh = [(seq, text) for seq, text in said.lines if seq > seen]
+    seen = int(row["kernel_seq"]) if row["kernel_boot"] == boot else -1
+    fresh = [(seq, text) for seq, text in lines if seq > seen]
     if not fresh:
         return Judged(seen, seen)
     gpus = Gpus.read(tx, machine)
     cleared = rows.baselines(tx, Scope(machine.org_id), [gpu.uuid for gpu in gpus.here])
     read = [(seq, found, text) for seq, text in fresh if (found := kernel_lines.read(text)) is not None]
-    _judge_faults(gpus, [one for one in read if one[1].verdict is Verdict.FENCE], said.boot, cleared)
+    _judge_faults(gpus, [one for one in read if one[1].verdict is Verdict.FENCE], boot, cleared)
     _tell_events(gpus, [found for _, found, _ in read])
     last = fresh[-1][0]
-    machine_rows.save(tx, machine, {"kernel_boot": said.boot, "kernel_seq": last})
+    machine_rows.save(tx, machine, {"kernel_boot": boot, "kernel_seq": last})
     return Judged(seen, last)
 
 

@@ -51,7 +51,7 @@ def receive(tx: Tx, session: Opened, report: Report) -> Processed:
         machine_rows.save(tx, machine, {"release": report.release})
     if report.inventory is not None and report.inventory.digest != row["inventory_digest"]:
         machines.judge_inventory(tx, machine, report.inventory)
-        gpu_evidence.of_inventory(tx, machine, report.inventory)
+    kernel = gpu_evidence.judge(tx, machine, row, report)
     if report.data_location is not None:
         data_location.judge(tx, machine, row, report.data_location)
     updates.judge(tx, machine, row, report.release, report.update)
@@ -60,9 +60,6 @@ def receive(tx: Tx, session: Opened, report: Report) -> Processed:
     outcome = allocation_reports.apply(tx, machine, report.allocations, beside)
     unknown_work.note(tx, machine, row, report.allocations, outcome)
     lacking = report.inventory is None and row["inventory_digest"] != report.digest
-    # Which GPU a line is about is told by its slot: without the inventory they wait, and come again.
-    lines = gpu_evidence.Lines(report.boot_id, () if lacking else report.kernel_lines)
-    kernel = gpu_evidence.of_lines(tx, machine, row, lines)
     return Processed(outcome, need_inventory=lacking, quarantined=row["quarantine"] is not None, kernel=kernel)
 
 

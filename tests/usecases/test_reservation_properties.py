@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import update
 
@@ -168,6 +168,7 @@ def test_what_is_refused_and_placed_is_what_a_model_of_hours_says(world_on_both:
         suppress_health_check=list(HealthCheck),
     )
     @given(st.lists(STEPS, min_size=5, max_size=20))
+    @example([("reserve", (frozenset(NAMES), ""), (2, 1), False), ("create", 2, True), ("create", 2, False)])
     def run(steps: list[tuple[Any, ...]]) -> None:
         site = Site(world_on_both, clock)
         for step in steps:

@@ -22,7 +22,7 @@ from corral.usecases.context import new_id
 from corral.usecases.fleets import Fleets
 from corral.usecases.queue import advance, explain, reasons, say
 from tests.conftest import Clock
-from tests.placing import code_of, create, terminate, workload
+from tests.placing import code_of, create, workload
 from tests.world import World
 
 GRACE_S = int(STOP_GRACE.total_seconds())
@@ -153,7 +153,7 @@ def test_what_waits_for_a_window_says_until_when_and_goes_on_after_it(world: Wor
     assert not workload(world, "waits")["queued"]
 
 
-def test_what_a_window_keeps_out_does_not_hold_back_whom_it_lets_in(world: World, clock: Clock) -> None:
+def test_what_a_window_keeps_out_does_not_hold_back_whom_it_lets_in(world: World) -> None:
     reserve(world, 1, 3, nodes="a b")
     fleets = Fleets()
     create(world, Creation("endless", gpus=2, wait=True), fleets=fleets)
@@ -161,12 +161,19 @@ def test_what_a_window_keeps_out_does_not_hold_back_whom_it_lets_in(world: World
     create(world, Creation("queued", gpus=2, time_limit_seconds=600, wait=True), fleets=fleets)
     go_on(world, fleets)
     assert (workload(world, "endless")["queued"], workload(world, "queued")["queued"]) == (True, False)
-    terminate(world, "short")
-    clock.forward(3 * 3600)  # the window is over: it is the first again
-    assert set(why(world, Creation("later", gpus=1), fleets).values()) <= {
-        "0 of 2 GPUs free, 1 asked",
-        "kept for work that has waited longer",
+
+
+def test_when_a_window_is_over_what_it_kept_out_stands_first_again_though_nothing_changed(
+    world: World, clock: Clock
+) -> None:
+    reserve(world, 1, 3, nodes="a b")
+    fleets = Fleets()
+    create(world, Creation("endless", gpus=2, wait=True), fleets=fleets)
+    assert set(why(world, Creation("large", gpus=9, time_limit_seconds=60), fleets).values()) == {
+        "2 of 2 GPUs free, 9 asked"
     }
+    clock.forward(3 * 3600)
+    assert set(why(world, Creation("later", gpus=1), fleets).values()) == {"kept for work that has waited longer"}
 
 
 def test_a_reservation_and_a_creation_at_once_are_judged_one_after_the_other(world: World) -> None:
@@ -204,7 +211,7 @@ def test_a_cleared_latch_and_another_organisations_fence_nothing(world: World) -
     latch(world, "GPU-a-0", org="rival")
     latch(world, "GPU-a-1")
     with world.db.write() as tx:
-        tx.run(update(gpu_faults).values(cleared_at=tx.now))
+        tx.run(update(gpu_faults).where(gpu_faults.c.uuid == "GPU-a-1").values(cleared_at=tx.now))
     touch(world, "a")
     assert code_of(world, Creation("dev", gpus=2, machine="a")) == ""
 

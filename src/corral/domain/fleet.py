@@ -220,23 +220,25 @@ class Fleet:
 
     def find(self, want: PlacementAsk, ahead: Ahead) -> Found | None:
         """Return the best fit for an ask that names no machine, or None."""
-        if self.has_windows and self._next_end <= micros(want.now):
+        if self._next_end < NEVER and self._next_end <= micros(want.now):
             self._forget_windows(micros(want.now))
         until = NEVER if want.sure_end is None else micros(want.sure_end)
         search: _Search = (want, until, ahead, ahead.kept(self.machines) if ahead else _NONE)
         best: Found | None = None
         each = want.gpu_model is None and want.ask.gpus > 0
         for model, cell in self._lookup(want, None if each else want.gpu_model or ANY):
-            if model in want.spent_models and want.ask.gpus:
+            if want.spent_models and want.ask.gpus and model in want.spent_models:
                 continue
             levels = cell.levels
             for free in range(want.ask.gpus, len(levels)):
                 if best is not None and free > best[0]:
                     break
-                found = self._in_level(levels[free], free, model, search)
-                if found is not None:
-                    best = found if best is None else min(best, found)
-                    break
+                level = levels[free]
+                if level.open.order or level.others:
+                    found = self._in_level(level, free, model, search)
+                    if found is not None:
+                        best = found if best is None else min(best, found)
+                        break
         return best
 
     def names(self) -> Sequence[str]:

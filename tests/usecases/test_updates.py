@@ -192,6 +192,13 @@ def _version(world: World) -> int:
         return fleet.version_of(tx, Scope(world.ids.orgs["acme"]), world.ids.clusters["default"])
 
 
+def test_what_a_machine_says_is_kept_as_every_database_can(world: World) -> None:
+    ask(world)
+    report(world, session(world), said=Said(1, State.FAILED, "half a \ud800 and \0 nothing" + "x" * 400))
+    assert row(world)["update_message"].startswith("half a ? and \ufffd nothing")
+    assert len(row(world)["update_message"]) == 300
+
+
 def test_a_preview_says_what_runs_there_and_changes_nothing(world: World) -> None:
     world.add_workload("dev", "m")
     before = dict(row(world))

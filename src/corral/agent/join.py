@@ -20,6 +20,7 @@ from corral.agent.backoff import Jitter
 from corral.agent.inventory import host
 from corral.agent.inventory.files import printable
 from corral.agent.link import removed_by, retry_after
+from corral.agent.records import forget
 from corral.agent.site import Site
 from corral.agent.state import CA, KEY, MACHINE, TOMBSTONE, Machine, StateError, StateFolder, clean_token
 from corral.protocol import codec
@@ -99,6 +100,7 @@ def _clear_the_buried(state: StateFolder) -> None:
         )
     state.remove(KEY)
     state.remove(MACHINE)
+    forget(state)
     for name in state.names("work"):
         state.remove(name)
     state.remove(TOMBSTONE)

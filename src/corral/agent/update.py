@@ -2,7 +2,7 @@
 
 The release is fetched and tests itself while this one goes on; then this one ends its loop, and its process watches
 over the new one's trial (`trial`). What fails leaves this release running and is remembered: it is tried again only
-when a higher ask comes. Trouble on the way to the site is no failure: the download waits and is tried again, less
+when another ask comes. Trouble on the way to the site is no failure: the download waits and is tried again, less
 and less often.
 """
 
@@ -53,8 +53,9 @@ class Updater:
 
     def want(self, update: Update) -> None:
         """Take what the site asks for; what is under way, has failed for this ask, or is there already, is no news."""
-        known = self._record.ask if self._record is not None else self._asked.ask if self._asked is not None else 0
-        if self._on_trial or update.release == corral.__version__ or update.ask <= known:
+        known = self._record or self._asked
+        is_known = known is not None and (known.ask, known.release) == (update.ask, update.release)
+        if self._on_trial or update.release == corral.__version__ or is_known:
             return
         self._asked, self._record = update, None
         self._again.reset()

@@ -358,7 +358,7 @@ class Update:
     """Update the agent to the release that the site serves; said again to each session until the agent has answered."""
 
     ask: int
-    """Counts the asks of this machine: one that failed is tried again when a higher number asks."""
+    """Counts the asks of this machine: one that failed is tried again when another number asks."""
     release: str
     sha256: str
     """Of the agent's file, hex."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from corral.domain import updates as rules
+from corral.domain.allocations import legible
 from corral.domain.events import Entry
 from corral.domain.machines import MachineRef
 from corral.domain.sessions import Opened
@@ -92,14 +93,15 @@ def judge(tx: Tx, machine: MachineRef, row: Row, release: str, said: Said | None
     mine = said is not None and said.ask == row["update_ask"]
     if wanted is None:
         return
+    message = legible(said.message, 300) if said is not None else ""
     if release == wanted and not (said is not None and mine and said.state is State.RUNNING):
         machine_rows.save(tx, machine, _DONE)
         _record(tx, machine, "done", (row["update_before"], release), "", _itself(machine))
     elif said is not None and mine and said.state is State.FAILED:
-        fail(tx, machine, row, said.message, _itself(machine))
+        fail(tx, machine, row, message, _itself(machine))
     elif said is not None and mine and known in (State.ASKED.value, State.RUNNING.value):
-        if (known, row["update_message"]) != (said.state.value, said.message):
-            machine_rows.save(tx, machine, {"update_state": said.state.value, "update_message": said.message})
+        if (known, row["update_message"]) != (said.state.value, message):
+            machine_rows.save(tx, machine, {"update_state": said.state.value, "update_message": message})
     elif known == State.FAILED.value and release not in (row["update_before"], wanted):
         machine_rows.save(tx, machine, _DONE)  # somebody put another release on
 

@@ -585,7 +585,7 @@ def test_no_order_of_acts_breaks_what_must_hold(world_on_both: World, clock: Clo
     with world_on_both.db.write() as tx:
         tx.run(update(access).values(gpus=QUOTA))
     asked = settings(
-        max_examples=40,
+        max_examples=25,
         stateful_step_count=50,
         deadline=None,
         phases=PHASES,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import corral
-from corral.agent import release
-from corral.agent.records import Record, forget, keep, recall
+from corral.agent import join, release
+from corral.agent.records import Record, keep, recall
 from corral.agent.site import Site
-from corral.agent.state import StateFolder
+from corral.agent.state import TOMBSTONE, StateFolder, Tombstone
 from corral.agent.update import CUT_SHORT, Updater
 from corral.protocol.messages import Update, UpdateReport, UpdateState
 from tests.agent.fake_site import run, until
@@ -46,8 +47,6 @@ def updater(state: StateFolder, *, on_trial: bool = False) -> Updater:
 
 async def settled(one: Updater, *asks: Update) -> None:
     """Have it take asks, one after the other, until each is done with."""
-    import asyncio
-
     going = asyncio.ensure_future(one.run())
     try:
         for ask in asks:
@@ -165,11 +164,7 @@ def test_trouble_on_the_way_is_told_and_tried_again(
 
 
 def test_a_machine_that_joins_anew_remembers_no_update(state: StateFolder, tmp_path: Path) -> None:
-    from corral.agent.join import _clear_the_buried
-    from corral.agent.state import TOMBSTONE, Tombstone
-
     keep(state, Record(1, "9.9.9", "wrong"))
     state.write(TOMBSTONE, Tombstone("m", "m", "removed", done=True))
-    _clear_the_buried(state)
+    join._clear_the_buried(state)
     assert recall(state) is None
-    forget(state)

@@ -91,6 +91,8 @@ def test_a_refusal_says_for_whom_until_when_and_why() -> None:
         "until then only work whose time limit ends before that"
     )
     assert rules.refusal(one, "id", NOW, None) == ""
+    odd = Window("w", NOW, NOW + timedelta(seconds=90), frozenset(), "nobody")
+    assert rules.refusal(odd, "me", NOW, None) == "reserved for nobody until 2026-03-01 12:01:30 UTC"
     assert rules.whom([]) == "nobody"
     assert rules.whom(list("abcdefg")) == "a, b, c, d, e and 2 more"
 

@@ -93,10 +93,14 @@ def refused_by(windows: Iterable[Window], workspace: str, now: datetime, sure_en
 def in_words(window: Window, now: datetime) -> str:
     """Return a window that is not over in words: until when, or from when to when; for whom, and why."""
     why = f": {window.reason}" if window.reason else ""
-    until = f"{window.end:%Y-%m-%d %H:%M} UTC{why}"
+    until = f"{_to_read(window.end)} UTC{why}"
     if window.start <= now:
         return f"reserved for {window.whom} until {until}"
-    return f"reserved for {window.whom} from {window.start:%Y-%m-%d %H:%M} to {until}"
+    return f"reserved for {window.whom} from {_to_read(window.start)} to {until}"
+
+
+def _to_read(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M:%S}" if time.second else f"{time:%Y-%m-%d %H:%M}"
 
 
 def now_in_words(windows: Iterable[Window], now: datetime) -> str:

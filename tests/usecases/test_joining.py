@@ -16,8 +16,7 @@ from corral.store import machines as machine_rows
 from corral.store.engine import Database
 from corral.store.tables.machines import machines
 from corral.store.transaction import Scope
-from corral.usecases import join_tokens, joining
-from corral.usecases import machines as machine_use
+from corral.usecases import join_tokens, joining, removal
 from corral.usecases.joining import Joined
 from tests.conftest import Clock
 from tests.live_server import agent_key
@@ -164,7 +163,7 @@ def test_a_removed_machines_key_is_dead_for_ever_and_its_token_stays_used(world_
     token, key = make_token(world_on_both).token, agent_key()
     name = joined(world_on_both.db, token, key).machine.name
     with world_on_both.act("admin", org="acme") as ctx:
-        machine_use.remove(ctx, "default", name, force=False)
+        removal.remove(ctx, "default", name, force=False)
     assert code(join(world_on_both.db, token, key)) == "MACHINE_REMOVED"
     assert code(join(world_on_both.db, make_token(world_on_both).token, key)) == "MACHINE_REMOVED"
     assert code(join(world_on_both.db, rules_secret(token, make_token(world_on_both).token), key)) == "MACHINE_REMOVED"

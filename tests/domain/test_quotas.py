@@ -216,7 +216,7 @@ def test_no_dimension_is_ever_exceeded_by_what_is_let_in(
         if standing(quota, live).over(asked) is None:
             live += asked
             held.append(asked)
-        for dimension, limit in quota.limits():
+        for dimension, limit in quota.limits:
             assert live[dimension] <= limit
         if ends and held:
             live -= held.pop(0)

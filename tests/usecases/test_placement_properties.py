@@ -200,7 +200,7 @@ class Site:
                 live[row["gpu_model"]] += row["gpus"]
             sure_end = row["must_end_by"] + STOP_GRACE if row["must_end_by"] is not None else now
             used += row["gpus"] * (min(row["released_at"] or now, sure_end) - row["placed_at"])
-        for (name, model), limit in self.quota.limits():
+        for (name, model), limit in self.quota.limits:
             assert live[model or name.replace("_gib", "_mib")] <= limit
         if self.quota.gpu_hours_month is not None:
             assert used <= timedelta(hours=self.quota.gpu_hours_month)

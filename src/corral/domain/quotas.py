@@ -8,9 +8,10 @@ before what it asks for later, in each dimension. And how many may wait.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 
 from corral.domain import gpu_hours
 from corral.domain.asks import PlacementAsk
@@ -44,17 +45,17 @@ class Quota:
     storage_gib: int | None = None
     gpu_hours_month: int | None = None
 
-    def limits(self) -> Iterator[tuple[Dimension, int]]:
-        """Yield what is limited but GPU-hours, in the order in which it is judged; RAM and storage in MiB."""
-        for dimension, limit, unit in (
+    @cached_property
+    def limits(self) -> Sequence[tuple[Dimension, int]]:
+        """What is limited but GPU-hours, in the order in which it is judged; RAM and storage in MiB."""
+        every = (
             (GPUS, self.gpus, 1),
             *(((MODELS, model), limit, 1) for model, limit in sorted(self.gpu_models.items())),
             (VCPU, self.vcpu, 1),
             (RAM, self.ram_gib, MIB_PER_GIB),
             (STORAGE, self.storage_gib, MIB_PER_GIB),
-        ):
-            if limit is not None:
-                yield dimension, limit * unit
+        )
+        return [(dimension, limit * unit) for dimension, limit, unit in every if limit is not None]
 
     @property
     def limits_shares(self) -> bool:
@@ -148,7 +149,7 @@ class Standing:
 
     def over(self, asked: Amounts) -> Use | None:
         """Return the first quota that does not allow this much more. What is not asked for exceeds nothing."""
-        for dimension, limit in self.quota.limits():
+        for dimension, limit in self.quota.limits:
             use = Use(dimension, limit, self.live[dimension], self.before.amounts[dimension], asked[dimension])
             if use.asked and use.over_by > 0:
                 return use
@@ -162,7 +163,7 @@ class Standing:
 
     def within(self, want: PlacementAsk) -> PlacementAsk:
         """Return the ask for what the quota leaves: of the GPU models, and of what a fair share may be."""
-        left = {d: limit - self.live[d] - self.before.amounts[d] for d, limit in self.quota.limits()}
+        left = {d: limit - self.live[d] - self.before.amounts[d] for d, limit in self.quota.limits}
         spent = frozenset(model for name, model in left if name == MODELS and left[name, model] < want.ask.gpus)
         if not self.quota.limits_shares:
             return replace(want, spent_models=spent) if spent else want
@@ -271,7 +272,7 @@ class Reached:
 
 
 def reached(quota: Quota, live: Amounts, hours: Ledger) -> Reached:
-    full = {dimension for dimension, limit in quota.limits() if live[dimension] >= limit}
+    full = {dimension for dimension, limit in quota.limits if live[dimension] >= limit}
     limit = quota.gpu_hours_month
     spent = limit is not None and hours.of(gpu_hours.month_of(hours.now)) >= limit * gpu_hours.HOUR
     models = frozenset(model for name, model in full if name == MODELS)

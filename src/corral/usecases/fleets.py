@@ -80,10 +80,14 @@ class Waiting:
     """Its selectors; the pools granted, and what depends on when it is tried, are set then."""
     time_limit_s: int | None
     reason: str
+    _asked: PlacementAsk | None = field(default=None, compare=False)
 
     def asking(self, pools: frozenset[str] | None, now: datetime) -> PlacementAsk:
         """Return what it asks for when it is tried."""
-        return replace(self.want, pools=pools, now=now, sure_end=sure_end(must_end_by(now, self.time_limit_s)))
+        if self._asked is None or self._asked.now != now or self._asked.pools != pools:
+            end = sure_end(must_end_by(now, self.time_limit_s))
+            self._asked = replace(self.want, pools=pools, now=now, sure_end=end)
+        return self._asked
 
 
 @dataclass
@@ -183,8 +187,9 @@ class Tenancy:
         """Count a placement."""
         self.fleet.take(plan)
         self.counted.take(want.workspace, plan, want.now, want.sure_end)
-        if self.queue:
-            self._ahead = None
+        grant = self.grants.get(want.workspace)
+        if grant is None or grant.quota != NO_LIMIT:
+            self._ahead = None  # its quota leaves less to what of it waits
 
     def wait(self, waiting: Waiting) -> None:
         """Count one more that waits, the last."""
@@ -194,6 +199,7 @@ class Tenancy:
     def go_on(self, waiting: Waiting, want: PlacementAsk, plan: Plan) -> None:
         """Count the placement of what waited."""
         self.queue.remove(waiting)
+        self._ahead = None
         self.take(want, plan)
 
     def refresh(self, tx: Tx, version: int) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from corral.agent.drivers import cdi
 from corral.client.errors import CorralError
+from corral.client.gpu_faults import FaultsCleared
 from tests.e2e import ground
 from tests.e2e.stack import WITHIN_S, Machine, Stack
 from tests.fake_nvml import FakeGpu, FakeNvml, fake_gpu
@@ -30,14 +31,23 @@ class Host:
     def __init__(self, folder: Path) -> None:
         self.nvml = FakeNvml(folder)
         self.uuids = [f"GPU-{uuid.uuid4()}" for _ in NODES]
+        self.kernel_log = folder / "kmsg"
+        self.kernel_log.touch()
+        self._said = 0
         self._file = HOST_DIR / f"corral-test-{uuid.uuid4().hex}.json"
         self.show()
         self.describe()
 
-    def show(self, *numbers: int) -> None:
-        """Have the driver show these GPUs (none given: both)."""
-        gpus: list[FakeGpu] = [fake_gpu(n, uuid=self.uuids[n]) for n in numbers or range(len(self.uuids))]
+    def show(self, *numbers: int, **counters: int) -> None:
+        """Have the driver show these GPUs (none given: both), each with these counters."""
+        gpus: list[FakeGpu] = [fake_gpu(n, uuid=self.uuids[n], **counters) for n in numbers or range(len(self.uuids))]
         self.nvml.write(gpus)
+
+    def say(self, text: str) -> None:
+        """Have the kernel say a line."""
+        self._said += 1
+        with self.kernel_log.open("a") as log:
+            log.write(f"3,{self._said},{self._said},-;{text}\n")
 
     def describe(self, *everywhere: str) -> None:
         """Write the CDI specification: which device each GPU is, and which come with whatever GPU."""
@@ -76,6 +86,14 @@ def gpus(stack: Stack, machine: Machine) -> dict[str, tuple[str, str | None]]:
     return {gpu.uuid: (gpu.state, gpu.workload) for gpu in found}
 
 
+def faults(stack: Stack) -> dict[str, list[str]]:
+    """Return the codes of the open faults, by the GPU's UUID."""
+    found: dict[str, list[str]] = {}
+    for fault in stack.owner.org("acme").cluster(stack.cluster).faults.list():
+        found.setdefault(fault.gpu, []).append(fault.code)
+    return found
+
+
 def test_each_cluster_has_exactly_its_own_gpu_and_a_lost_one_is_not_given_away(
     new_stack: Callable[..., Stack], host: Host
 ) -> None:
@@ -112,6 +130,11 @@ def test_each_cluster_has_exactly_its_own_gpu_and_a_lost_one_is_not_given_away(
     assert refused.value.code == "NO_CAPACITY"
     host.show()
     eventually(lambda: gpus(stack, machine)[two.gpu_uuids[0]] == ("ok", None), WITHIN_S)
+    with pytest.raises(CorralError) as refused:
+        stack.create("three", gpus=1)
+    assert refused.value.code == "NO_CAPACITY"
+    assert faults(stack) == {two.gpu_uuids[0]: ["missing"]}
+    assert stack.owner.org("acme").cluster(stack.cluster).faults.clear(machine.name, two.gpu_uuids[0]).still == []
     stack.create("three", gpus=1)
     for name in ("one", "three"):
         stack.terminate(name)
@@ -135,3 +158,65 @@ def test_a_specification_that_gives_the_wrong_devices_fails_the_start_and_frees_
     host.describe()
     assert len(stack.create("right", gpus=1).gpu_uuids) == 1
     stack.terminate("right")
+
+
+def test_a_fault_fences_until_it_is_cleared_and_work_goes_on(new_stack: Callable[..., Stack], host: Host) -> None:
+    stack = new_stack()
+    machine = stack.add_machine(env=host.nvml.env(), arguments=["--kernel-log", str(host.kernel_log)])
+    eventually(lambda: len(gpus(stack, machine)) == 2, WITHIN_S)
+    cluster = stack.owner.org("acme").cluster(stack.cluster)
+    one = stack.create("one", gpus=1)
+    broken = host.uuids.index(one.gpu_uuids[0])
+    slot = f"PCI:0000:{0x10 + broken:02x}:00"
+    process = ground.first_process(stack, machine, "one")
+
+    host.say(f"NVRM: Xid ({slot}): 31, pid=7, name=python3, Ch 00000008, MMU Fault")
+    host.say(f"NVRM: Xid ({slot}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
+    host.say(f"NVRM: Xid ({slot}): 119, pid=430, name=nv_queue, Timeout waiting for RPC from GSP!")
+    eventually(lambda: faults(stack) == {host.uuids[broken]: ["xid_79"]}, WITHIN_S)
+    assert (stack.show("one").state, ground.first_process(stack, machine, "one")) == ("active", process)
+    (listed,) = stack.workspace.machines()
+    assert listed.gpus_available == 1
+    stack.terminate("one")
+    two = stack.create("two", gpus=1)
+    assert two.gpu_uuids == [host.uuids[1 - broken]]
+    with pytest.raises(CorralError) as refused:
+        stack.create("three", gpus=1)
+    assert refused.value.code == "NO_CAPACITY"
+
+    # Nobody who restarts makes anything of it anew.
+    machine.kill()
+    stack.kill_site()
+    stack.start_site()
+    machine.start()
+    eventually(lambda: cluster.machine(machine.name).machine.connected, WITHIN_S)
+    done = eventually(lambda: _cleared(stack, machine, host.uuids[broken]), WITHIN_S)
+    assert done is not None
+    assert ([fault.code for fault in done.cleared], done.still) == (["xid_79"], [])
+    stack.create("three", gpus=1)
+    machine.kill()
+    machine.start()
+    host.say(f"NVRM: Xid ({slot}): 45, pid=7, name=python3, Ch 00000001 caused by previous Xid 79")
+    told = "select data from journal where type = 'cluster.node.gpu_event'"
+    eventually(lambda: "xid_45" in str(ground.rows(stack, told)), WITHIN_S)
+    assert faults(stack) == {}
+
+    # The same fault again, and one that only a counter tells.
+    host.say(f"NVRM: Xid ({slot}): 79, GPU has fallen off the bus.")
+    eventually(lambda: faults(stack) == {host.uuids[broken]: ["xid_79"]}, WITHIN_S)
+    host.show(ecc_vol=1, ecc_agg=1)
+    eventually(lambda: len(faults(stack)) == 2, WITHIN_S)
+    assert faults(stack)[host.uuids[1 - broken]] == ["ecc_uncorrected"]
+    for name in ("two", "three"):
+        assert stack.show(name).state == "active"
+        stack.terminate(name)
+    ground.settled(stack, machine)
+
+
+def _cleared(stack: Stack, machine: Machine, uuid: str) -> FaultsCleared | None:
+    """Clear; None while the machine has no session."""
+    try:
+        return stack.owner.org("acme").cluster(stack.cluster).faults.clear(machine.name, uuid)
+    except CorralError as error:
+        assert error.code == "NODE_NOT_CONNECTED", error
+        return None

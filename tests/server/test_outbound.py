@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from ipaddress import ip_network
@@ -335,3 +337,10 @@ def test_the_ten_lines_of_the_documentation_check_a_signature(
     assert shown["take"](one.body, one.headers, SECRET) == 204
     assert capsys.readouterr().out == "io.corral.test webhook/1\n"
     assert shown["take"](one.body.replace(b"1", b"2"), one.headers, SECRET) == 401
+
+
+def test_a_site_that_tells_nobody_loads_nothing_for_it() -> None:
+    """Idle it stays small (spec 60): the HTTP client and the library of services come when something is sent."""
+    code = "import sys, corral.server.app, corral.server.serve; print(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"apprise", "httpcore", "standardwebhooks", "requests"} & set(loaded)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,17 +16,20 @@ from corral.controllers.alerts import AlertFollower
 from corral.domain import webhooks as webhook_rules
 from corral.domain.alert_targets import target
 from corral.domain.events import Entry, Subject
+from corral.domain.webhooks import Outcome
 from corral.store.tables.alerts import alerts, deliveries, webhooks
 from corral.store.tables.journal import journal
 from corral.store.tables.site import sites
 from corral.store.transaction import SITE, Row, Tx
-from corral.usecases import alert_rules, telling
+from corral.usecases import alert_rules, site, telling
+from corral.usecases import deliveries as sending
 from corral.usecases import webhooks as hooks
 from corral.usecases.alert_rules import Asked, Told
 from tests.conftest import Clock
 from tests.world import World
 
 URL = "https://hooks.example.com/x"
+ROUNDS = 25
 
 
 class Plain:
@@ -375,3 +380,38 @@ def test_the_database_refuses_a_second_open_alert_of_a_condition(world_on_both: 
     with world_on_both.db.write() as tx:
         assert not tx.insert_unless_taken(insert(alerts).values(**{**row, "id": "0" * 36}))
         assert tx.insert_unless_taken(insert(alerts).values(**{**row, "id": "0" * 36, "closed_at": tx.now}))
+
+
+def test_telling_sending_and_changing_at_once_wait_for_one_another_in_no_circle(
+    world_on_both: World, told: AlertFollower
+) -> None:
+    """Acts that touch the same webhooks, rules, outbox and site in orders of their own. PostgreSQL ends a circle."""
+    world, made = world_on_both, [add_webhook(world_on_both, "cluster.node.*") for _ in range(4)]
+    for hook in made:
+        add_rule(world, told=Told(webhook=hook))
+
+    def tell() -> None:
+        for number in range(ROUNDS):
+            record(world, "cluster.node.down" if number % 2 else "cluster.node.up")
+            told.pass_once()
+
+    def send() -> None:
+        for number in range(ROUNDS):
+            with world.db.write() as tx:
+                outcomes = [Outcome(200 if number % 3 else 503), Outcome(None)]
+                dues = sorted(sending.due(tx, (), 20), key=lambda due: due.target_id, reverse=bool(number % 2))
+                sending.settle(tx, [sending.Result(due, outcomes[n % 2]) for n, due in enumerate(dues)], lambda: 0.5)
+
+    def change(hook: str) -> None:
+        for number in range(ROUNDS):
+            with world.act("admin", org="acme") as ctx:
+                hooks.change(ctx, SEAL, hook, hooks.Change(enabled=bool(number % 2)))
+            with world.act("operator") as ctx:
+                site.change(ctx, f"call {number}", None)
+
+    jobs: list[Callable[[], None]] = [tell, send, partial(change, made[0]), partial(change, made[1])]
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        for running in [pool.submit(job) for job in jobs]:
+            running.result(120)
+    told.pass_once()
+    assert len([row for row in rows(world, alerts) if row["closed_at"] is None]) <= 1

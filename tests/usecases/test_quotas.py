@@ -16,14 +16,17 @@ from corral.domain.errors import Refusal
 from corral.domain.quotas import Quota
 from corral.store.tables.machines import gpus, machines
 from corral.store.tables.workloads import allocations, gpu_holds, workload_ssh_keys, workloads
+from corral.store.transaction import Scope
 from corral.usecases import access
 from corral.usecases import machines as machine_acts
 from corral.usecases.adoption import adopt
 from corral.usecases.fleets import Fleets
+from corral.usecases.placement import create_many
 from corral.usecases.queue import advance, explain, reasons, say
 from tests.conftest import Clock
 from tests.placing import (
     allocation,
+    ask,
     check_invariants,
     code_of,
     create,
@@ -158,6 +161,26 @@ def test_what_waits_for_one_quota_leaves_another_dimension_alone(world: World) -
     assert code_of(world, Creation("never", gpus=2, gpu_model="H100", wait=True)) == "QUOTA_EXCEEDED"
 
 
+def test_what_its_quota_holds_back_for_what_waits_before_holds_back_no_machine(world: World) -> None:
+    limit(world, gpus=2)
+    fleets = Fleets()
+    in_private(world, fleets, Creation("full", gpus=4, machine="a"))
+    create(world, Creation("first", gpus=2, machine="a", wait=True))
+    held = create(world, Creation("second", gpus=1, machine="b", wait=True))
+    assert held["reason"].startswith("quota: 0 of 2 GPUs are in use, 2 more")
+    assert in_private(world, fleets, Creation("whole", gpus=4, machine="b")) == [""]
+
+
+def in_private(world: World, fleets: Fleets, *creations: Creation) -> list[str]:
+    """Create them at once in another workspace, which has no quota; return their refusals' codes ("": none)."""
+    with world.act("admin", "acme", "private") as ctx:
+        access.put(ctx, "default", ["*"], Quota())
+    asks = [ask(world, creation, "admin", "private") for creation in creations]
+    with world.db.write() as tx:
+        answers = create_many(tx, fleets, asks)
+    return [answer.code if isinstance(answer, Refusal) else "" for answer in answers]
+
+
 def test_explain_says_which_quota_holds_it_back(world: World) -> None:
     limit(world, gpu_hours_month=10, gpu_models={"H100": 0})
     with world.act("member", "acme", "research") as ctx:
@@ -230,6 +253,35 @@ def test_a_new_month_lets_go_on_what_waits_for_hours_and_it_is_tried_though_noth
     clock.now = datetime(2026, 4, 1, tzinfo=timezone.utc)
     assert go_on(world, fleets) != -1
     assert not workload(world, "waits")["queued"]
+
+
+def test_once_the_month_is_over_what_waited_for_hours_stands_first_though_nothing_changed(
+    world: World, clock: Clock
+) -> None:
+    limit(world, gpu_hours_month=10)
+    fleets, long, short = Fleets(), 3600 * 9, 60
+    create(world, Creation("one", gpus=1, machine="b", time_limit_seconds=long), fleets=fleets)
+    create(world, Creation("waits", gpus=1, machine="a", wait=True, time_limit_seconds=long), fleets=fleets)
+    assert in_private(world, fleets, Creation("now", gpus=1, machine="a", time_limit_seconds=short)) == [""]
+    clock.now = datetime(2026, 4, 1, tzinfo=timezone.utc)
+    with world.db.read() as tx:
+        before = fleets.seen(tx, Scope(world.ids.orgs["acme"]), world.ids.clusters["default"]).version
+    assert in_private(world, fleets, Creation("later", gpus=1, machine="a")) == ["NO_CAPACITY"]
+    with world.db.read() as tx:
+        assert fleets.seen(tx, Scope(world.ids.orgs["acme"]), world.ids.clusters["default"]).version == before
+
+
+def test_what_is_created_at_once_is_counted_one_after_the_other(world: World) -> None:
+    limit(world, gpu_hours_month=3, gpu_models={"H100": 2, "A100": 1})
+    asks = [ask(world, Creation(f"w{n}", gpus=1, time_limit_seconds=3600 - 10)) for n in range(5)]
+    with world.db.write() as tx:
+        answers = create_many(tx, Fleets(), asks)
+    assert [getattr(answer, "code", "") for answer in answers] == ["", "", "", "QUOTA_EXCEEDED", "QUOTA_EXCEEDED"]
+    limit(world, gpu_hours_month=4)
+    asks = [ask(world, Creation(f"x{n}", gpus=1, time_limit_seconds=1800 - 10)) for n in range(3)]
+    with world.db.write() as tx:
+        answers = create_many(tx, Fleets(), asks)
+    assert [getattr(answer, "code", "") for answer in answers] == ["", "", "QUOTA_EXCEEDED"]
 
 
 def test_work_that_is_out_of_reach_counts_until_now(world: World, clock: Clock) -> None:

@@ -81,6 +81,19 @@ class Seer:
         return select(workspace_members.c.workspace_id).where(workspace_members.c.user_id == self.user_id)
 
 
+def machines_called(tx: Tx, scope: Scope, cluster_id: str, names: Collection[str]) -> Mapping[str, str]:
+    """Return the ids of the enrolled machines of these names, by name."""
+    mine = [_M.org_id == scope.org, _M.cluster_id == cluster_id, _M.removed_at.is_(None), _M.name.in_(list(names))]
+    return {row["name"]: row["id"] for row in tx.all(select(_M.id, _M.name).where(*mine))} if names else {}
+
+
+def workspaces_called(tx: Tx, scope: Scope, slugs: Collection[str]) -> Mapping[str, str]:
+    """Return the ids of the workspaces of these short names, by short name, in order."""
+    mine = [workspaces.c.org_id == scope.org, workspaces.c.removed_at.is_(None), workspaces.c.slug.in_(list(slugs))]
+    query = select(workspaces.c.id, workspaces.c.slug).where(*mine).order_by(workspaces.c.slug)
+    return {row["slug"]: row["id"] for row in tx.all(query)} if slugs else {}
+
+
 def machines_of(tx: Tx, what: Covered, who: Seer, limit: int) -> Sequence[RowMapping]:
     """Return the machines: `id`, `name`, `pool`, by name."""
     query = select(_M.id, _M.name, _M.pool).where(*what.terms(), *who.machines())

@@ -17,7 +17,7 @@ from corral.domain.events import Subject
 from corral.domain.ids import shown
 from corral.domain.reservations import Asked, Given, State
 from corral.domain.workloads import STOP_GRACE
-from corral.store import fleet, reserved, workspaces
+from corral.store import fleet, reserved
 from corral.store import machines as machine_rows
 from corral.store import reservations as rows
 from corral.store.reserved import Covered, Seer, Stays
@@ -183,25 +183,26 @@ def _locked(ctx: Context, cluster: str) -> str:
 
 
 def _resolved(ctx: Context, cluster_id: str, asked: Asked) -> _Resolved:
-    theirs = {_workspace(ctx, slug): slug for slug in asked.workspaces}
-    named = [_machine(ctx, cluster_id, name)["id"] for name in asked.nodes]
-    return _Resolved(asked, Covered(ctx.scope, cluster_id, asked.pool, named), theirs)
+    theirs = reserved.workspaces_called(ctx.tx, ctx.scope, _possible(asked.workspaces))
+    for slug in asked.workspaces:
+        if slug not in theirs:
+            text = f"There is no workspace {shown(slug)} in this organisation. Check the short name."
+            raise Refusal("WORKSPACE_NOT_FOUND", text, field="workspaces")
+    named = reserved.machines_called(ctx.tx, ctx.scope, cluster_id, _possible(asked.nodes))
+    for name in asked.nodes:
+        if name not in named:
+            raise _no_machine(name, "nodes")
+    covered = Covered(ctx.scope, cluster_id, asked.pool, sorted(named.values()))
+    return _Resolved(asked, covered, {id: slug for slug, id in theirs.items()})
 
 
-def _workspace(ctx: Context, slug: str) -> str:
-    row = workspaces.by_slug(ctx.tx, ctx.scope, slug) if ids.SLUG.fullmatch(slug) else None
-    if row is None:
-        text = f"There is no workspace {shown(slug)} in this organisation. Check the short name."
-        raise Refusal("WORKSPACE_NOT_FOUND", text, field="workspaces")
-    return str(row["id"])
+def _possible(names: Sequence[str]) -> list[str]:
+    """Return those that can be names at all: a database would stumble over some others."""
+    return [name for name in names if ids.SLUG.fullmatch(name)]
 
 
-def _machine(ctx: Context, cluster_id: str, name: str) -> Row:
-    row = machine_rows.by_name(ctx.tx, ctx.scope, cluster_id, name) if ids.SLUG.fullmatch(name) else None
-    if row is None:
-        text = f"There is no machine {shown(name)} in this cluster. Check the name."
-        raise Refusal("NODE_NOT_FOUND", text, field="nodes")
-    return row
+def _no_machine(name: str, where: str) -> Refusal:
+    return Refusal("NODE_NOT_FOUND", f"There is no machine {shown(name)} in this cluster. Check the name.", field=where)
 
 
 def _check_room(ctx: Context, cluster_id: str) -> None:
@@ -272,11 +273,9 @@ def listed(
 
 
 def _seen_machine(ctx: Context, cluster_id: str, name: str) -> Row:
-    row = _machine(ctx, cluster_id, name)
-    if not reserved.visible(ctx.tx, ctx.scope, [row["id"]], _seer(ctx)):
-        raise Refusal(
-            "NODE_NOT_FOUND", f"There is no machine {shown(name)} in this cluster. Check the name.", field="nodes"
-        )
+    row = machine_rows.by_name(ctx.tx, ctx.scope, cluster_id, name) if ids.SLUG.fullmatch(name) else None
+    if row is None or not reserved.visible(ctx.tx, ctx.scope, [row["id"]], _seer(ctx)):
+        raise _no_machine(name, "machine")
     return row
 
 

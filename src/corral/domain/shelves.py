@@ -120,7 +120,7 @@ class Level:
         self.others: dict[Where, Shelf] = {}
 
     def shelf(self, where: Where) -> Shelf:
-        if where is OPEN:
+        if where is OPEN:  # `places` gives this very one: it is asked for twice at each placement
             return self.open
         shelf = self.others.get(where)
         if shelf is None:

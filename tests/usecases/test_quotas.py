@@ -186,8 +186,10 @@ def test_explain_says_which_quota_holds_it_back(world: World) -> None:
     with world.act("member", "acme", "research") as ctx:
         over = explain(ctx, Fleets(), Creation("x", gpus=1))
         fits = explain(ctx, Fleets(), Creation("x", gpus=1, time_limit_seconds=3600))
+        model = explain(ctx, Fleets(), Creation("x", gpus=1, machine="a", time_limit_seconds=3600))
     assert over.machine is None and "GPU-hours of 2026-03" in over.quota
     assert (fits.machine, fits.quota) == ("b", "")
+    assert (model.machine, model.quota) == (None, "quota: 0 of 0 H100 GPUs are in use; 1 asked is 1 too many")
     assert {answer.machine: answer.reason for answer in fits.answers} == {
         "a": "the workspace's quota leaves too few H100",
         "b": "",

@@ -46,10 +46,10 @@ class Ledger:
     """GPUs of work without a time limit: whole months after this one."""
 
     def add(self, gpus: int, start: datetime, end: datetime | None) -> None:
-        """Count GPUs held from `start` (not after now) to `end` at the latest; None: there is no knowing."""
+        """Count GPUs held from `start`, about now or before, to `end` at the latest; None: there is no knowing."""
         first = month_of(self.now)
         if end is None:
-            self.add_time(gpus * ((begins(first + 1) - max(start, begins(first))) // _MICROSECOND))
+            self.add_time(gpus * max(0, (begins(first + 1) - max(start, begins(first))) // _MICROSECOND))
             self._endless += gpus
             return
         for month, length in _cut(max(start, begins(first)), end):

@@ -132,4 +132,6 @@ def explain(ctx: Context, fleets: Fleets, creation: Creation) -> Explanation:
     within, over = tenancy.judged(ctx.tx, want)
     plan = choose.try_place(tenancy.fleet, within, ahead) if over is None else None
     answers = choose.explain(tenancy.fleet, within if over is None else want, ahead)
+    if plan is None and over is None and within != want:
+        over = tenancy.kept_out(ctx.tx, want, ahead)
     return Explanation(plan.machine if plan else None, quotas.explain(over) if over else "", answers)

@@ -12,12 +12,12 @@ import json
 import signal
 import socket
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from corral.agent.drivers import cdi, containerlog, etc_files, podman_spec, sshd, toolbox
+from corral.agent.drivers import cdi, containerlog, drive_mounts, etc_files, podman_spec, sshd, toolbox
 from corral.agent.drivers.base import DriverError, Drives, Progress, Running, RuntimeInfo, RuntimeUnavailable, Started
 from corral.agent.drivers.cgroups import Cgroups
 from corral.agent.drivers.host import find, make_folder, read_text, remove_tree, run, wait_for, write_atomic
@@ -28,7 +28,6 @@ from corral.agent.drivers.ports import connect_inside
 from corral.agent.drivers.sessions import Sessions, check_sshd
 from corral.agent.drivers.storage import Storage
 from corral.agent.drivers.toolbox import Toolbox
-from corral.agent.inventory.disks import parse_mountinfo
 from corral.protocol.messages import DesiredAllocation, Step
 
 STATE_FILE = "allocation.json"
@@ -234,7 +233,7 @@ class PodmanDriver:
         sshd.prepare_accounts(rootfs)
         progress(Step.STARTING, f"{want.vcpu} vCPU, {want.ram_mib} MiB of memory, {len(want.gpus)} GPUs")
         drives = self._prepared(want)
-        clear_links(rootfs, drives)
+        drive_mounts.clear_links(rootfs, drives)
         network = self._attach(want)
         place = podman_spec.Place(
             rootfs=rootfs,
@@ -302,7 +301,7 @@ class PodmanDriver:
         progress(Step.VERIFYING, "looking at the GPUs inside and waiting for sshd")
         try:
             gpus = self._gpus_inside(want.gpus, container)
-            self._check_drives(want.drives, container)
+            drive_mounts.check(want.drives, container.pid)
         except DriverError:
             self._remove_container(want.id)
             raise
@@ -322,19 +321,6 @@ class PodmanDriver:
         except OSError as error:
             raise DriverError(f"the container ended while it was verified: {error.strerror}", retry=True) from error
         return cdi.verify(specification, given, found)
-
-    def _check_drives(self, names: Sequence[str], container: Container) -> None:
-        """Make sure that each drive is mounted where it should be, and read-only."""
-        if not names:
-            return
-        try:
-            inside = parse_mountinfo(Path(f"/proc/{container.pid}/mountinfo").read_text("utf-8", "surrogateescape"))
-        except OSError as error:
-            raise DriverError(f"the container ended while it was verified: {error.strerror}", retry=True) from error
-        read_only = {mount.path for mount in inside if not mount.writable}
-        missing = [name for name in names if podman_spec.drive_mount(name) not in read_only]
-        if missing:
-            raise DriverError(f"not mounted read-only inside: {', '.join(map(podman_spec.drive_mount, missing))}")
 
     # -- changing and ending -------------------------------------------------------------
 
@@ -442,11 +428,3 @@ class PodmanDriver:
         for thread in self._followers:
             thread.join()
         self._service.close()
-
-
-def clear_links(rootfs: Path, drives: Collection[str]) -> None:
-    """Remove links that the tenant put where its drives are mounted: they would be mounted where those lead."""
-    folder = rootfs / podman_spec.DRIVES.lstrip("/")
-    for path in (folder, *(folder / name for name in drives)) if drives else ():
-        if path.is_symlink():
-            path.unlink()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from corral.agent.drivers import cdi, containerlog, sshd, toolbox
+from corral.agent.drivers import cdi, containerlog, drive_mounts, sshd, toolbox
 from corral.agent.drivers.networks import Attachment
 from corral.protocol.messages import DesiredAllocation
 
@@ -55,15 +55,6 @@ class Place:
     """Folders of drives, by name."""
     limits: Mapping[str, int]
     """Hard limits "nofile" and "nproc": both are sent, because sending one drops the other's default."""
-
-
-DRIVES = "/drives"
-_DRIVE = ["ro", "bind", "nosuid", "nodev"]
-
-
-def drive_mount(name: str) -> str:
-    """Return where a container finds a drive."""
-    return f"{DRIVES}/{name}"
 
 
 def container_name(allocation: str) -> str:
@@ -137,7 +128,12 @@ def _mounts(place: Place) -> list[dict[str, Any]]:
             for source, to in place.etc.items()
         ),
         *(
-            {"type": "bind", "source": str(source), "destination": drive_mount(name), "options": _DRIVE}
+            {
+                "type": "bind",
+                "source": str(source),
+                "destination": drive_mounts.inside(name),
+                "options": drive_mounts.OPTIONS,
+            }
             for name, source in place.drives.items()
         ),
     ]

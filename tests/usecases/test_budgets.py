@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
+from structlog.testing import capture_logs
 
 from corral.controllers.budgets import Budgets
 from corral.domain.budgets import Budget
 from corral.domain.errors import Refusal
 from corral.domain.prices import PriceTable
-from corral.store.engine import Database
 from corral.store.tables.journal import journal
 from corral.store.transaction import Scope
 from corral.usecases import budgets, workspaces
@@ -261,6 +261,18 @@ def test_a_removed_workspace_has_no_budget_any_more(world: World, clock: Clock) 
     look(world)
 
 
-def test_a_site_without_budgets_is_looked_at_without_a_write(db: Database) -> None:
-    db.fenced = "no writes here"
-    Budgets(db).look()
+def test_nothing_is_written_where_nothing_was_reached(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(world)
+    clock.forward(5 * HOUR_S)
+    look(world)
+
+    def write(*_: object) -> object:
+        raise AssertionError("it wrote")
+
+    monkeypatch.setattr(budgets, "tell", write)
+    monkeypatch.setattr(world.db, "write", write)
+    with capture_logs() as logs:
+        look(world)
+    assert logs == []

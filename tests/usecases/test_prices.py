@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from threading import Barrier
@@ -156,12 +157,19 @@ def test_prices_change_only_so_often_within_a_day(world: World, clock: Clock) ->
     put(world, "admin", "own", CHEAP)
 
 
-def test_of_those_who_set_the_same_prices_at_once_one_changes_them(world: World) -> None:
+def put_own(world: World, what: PriceTable) -> None:
+    put(world, "admin", "own", what)
+
+
+@pytest.mark.parametrize("door", [put_hosted, put_own])
+def test_of_those_who_set_the_same_prices_at_once_one_changes_them(
+    world: World, door: Callable[[World, PriceTable], None]
+) -> None:
     start = Barrier(8)
 
     def attempt(_: int) -> None:
         start.wait()
-        put_hosted(world, CHEAP)
+        door(world, CHEAP)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(attempt, range(8)))

@@ -78,6 +78,24 @@ def test_only_what_lies_in_the_period_counts(world_on_both: World) -> None:
     assert {name: bill.used.vcpu for name, bill in found.items()} == {"around": 7200, "into": 3600, "out": 3600}
 
 
+def test_seconds_at_the_edges_of_a_period_count_whole(world_on_both: World) -> None:
+    start, second = NOW - HOUR, timedelta(seconds=1)
+    hold(world_on_both, "first", Held(start - HOUR, start + 1.25 * second))
+    hold(world_on_both, "none", Held(start - HOUR, start + 0.75 * second))
+    hold(world_on_both, "last", Held(start + 9.75 * second))
+    hold(world_on_both, "later", Held(start + 10 * second))
+    found = by_name(ask(world_on_both, by=[By.WORKLOAD], start=start + second / 2, end=start + 10.5 * second))
+    assert {name: bill.used.vcpu for name, bill in found.items()} == {"first": 1, "last": 1}
+
+
+def test_prices_set_within_the_first_second_of_a_period_hold_in_it(world_on_both: World) -> None:
+    start = NOW - HOUR
+    price(world_on_both, start - HOUR, PriceTable("EUR", {}, 3600))
+    price(world_on_both, start + timedelta(milliseconds=700), PriceTable("EUR", {}, 7200))
+    hold(world_on_both, "dev", Held(start - HOUR, None, vcpu=1, ram_mib=0, storage_mib=0))
+    assert total(world_on_both, start=start, end=start + timedelta(seconds=1)).rounded() == {"EUR": 2}
+
+
 def test_each_second_costs_what_held_then(world_on_both: World) -> None:
     price(world_on_both, NOW - 9 * HOUR, EUR)
     price(world_on_both, NOW - 2 * HOUR, PriceTable("EUR", {"H100": 5_000_000}))

@@ -106,9 +106,8 @@ def _groups(tx: Tx, scope: Scope, want: Want, tariffs: Mapping[str, Tariff]) -> 
 
 
 def _tariffs(tx: Tx, scope: Scope, period: Period) -> dict[str, Tariff]:
-    # To the end of the first second: a table holds in the whole second in which it was set.
-    start = EPOCH + timedelta(seconds=period.start + 1, microseconds=-1)
-    return prices.tariffs(tx, scope, start, EPOCH + timedelta(seconds=period.end))
+    start, end = (EPOCH + timedelta(seconds=moment) for moment in (period.start, period.end))
+    return prices.tariffs(tx, scope, start, end)
 
 
 def _pieces(period: Period, tariffs: Mapping[str, Tariff], by: Sequence[By] = ()) -> list[Period]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,9 +13,18 @@ from functools import partial
 from typing import Any
 
 import pytest
+from anyio import to_thread
 from sqlalchemy import select, update
 
-from corral.controllers.deliveries import AT_ONCE, OF_A_TARGET, OF_AN_ORG, TOGETHER, Deliveries, Job
+from corral.controllers.deliveries import (
+    AT_ONCE,
+    OF_A_TARGET,
+    OF_AN_ORG,
+    SERVICES_OF_AN_ORG,
+    TOGETHER,
+    Deliveries,
+    Job,
+)
 from corral.domain.ids import uuid7
 from corral.domain.webhooks import FAILING_FOR, Outcome
 from corral.store import deliveries as rows
@@ -22,6 +32,7 @@ from corral.store.engine import Database
 from corral.store.tables.alerts import alert_rules, deliveries, webhooks
 from corral.store.tables.journal import journal
 from corral.store.transaction import Row, Scope
+from corral.usecases import alert_rules as rules
 from corral.usecases import deliveries as use
 from corral.usecases import webhooks as hooks
 from tests.conftest import Clock
@@ -279,6 +290,62 @@ def test_what_waits_together_for_a_service_is_told_in_one(world: World) -> None:
     assert [len(job.dues) for job in outside.sent] == [TOGETHER, 1]
     (row,) = all_of(world, alert_rules)
     assert row["last_at"] is not None and row["last_error"] == ""
+
+
+def test_an_organisation_has_few_services_told_at_once(world: World) -> None:
+    slow = [add_rule(world) for _ in range(4)]
+    quick = add_rule(world, who="rival", org="rival")
+    outside = Outside(holds=set(slow))
+    for rule in slow:
+        put(world, rule, rule=True)
+    put(world, quick, 1, "rival", rule=True)
+
+    async def run() -> None:
+        async with emptying(world.db, outside):
+            await eventually(lambda: done(world))
+
+    asyncio.run(run())
+    assert len([job for job in outside.begun if job.target != quick]) == SERVICES_OF_AN_ORG
+
+
+def test_what_came_to_wait_while_its_target_was_disabled_is_dropped(world_on_both: World) -> None:
+    hook, rule, outside = add_webhook(world_on_both), add_rule(world_on_both), Outside()
+    with world_on_both.act("admin", org="acme") as ctx:
+        hooks.change(ctx, SEAL, hook, hooks.Change(enabled=False))
+        rules.remove(ctx, rule)
+    put(world_on_both, hook)
+    put(world_on_both, rule, rule=True)
+
+    async def run() -> None:
+        async with emptying(world_on_both.db, outside):
+            await eventually(lambda: all(row["next_at"] is None for row in all_of(world_on_both)))
+
+    asyncio.run(run())
+    assert not outside.begun and {row["attempts"] for row in all_of(world_on_both)} == {0}
+
+
+def test_stopping_does_not_wait_for_a_service_that_does_not_answer(world: World) -> None:
+    ended = threading.Event()
+
+    class Stuck(Outside):
+        async def send(self, job: Job) -> Outcome:
+            self.begun.append(job)
+            await to_thread.run_sync(ended.wait, DEADLINE_S)  # a thread, which nothing else can end
+            return TAKEN
+
+        async def aclose(self) -> None:
+            ended.set()
+
+    put(world, add_rule(world), rule=True)
+    outside = Stuck()
+
+    async def run() -> None:
+        async with emptying(world.db, outside) as made:
+            await eventually(lambda: outside.begun)
+            async with asyncio.timeout(DEADLINE_S / 2):
+                await made.stop()
+
+    asyncio.run(run())
 
 
 def test_a_sender_that_breaks_fails_its_own_delivery_only(world: World) -> None:

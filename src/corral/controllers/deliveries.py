@@ -29,6 +29,8 @@ log = get_logger()
 
 AT_ONCE = 64
 OF_AN_ORG = 8
+SERVICES_OF_AN_ORG = 2
+"""Mail and chat services: each is told by a process."""
 OF_A_TARGET = 4
 TOGETHER = 50
 """Messages to one mail or chat service that are told in one."""
@@ -80,6 +82,7 @@ class Deliveries:
         self._results: list[Result] = []
         self._failures: Counter[str] = Counter()
         self._paused: dict[str, datetime] = {}
+        self._stopping = False
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -87,16 +90,17 @@ class Deliveries:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        self._task.cancel()
+        self._stopping = True
+        self._woken.set()
         for job in self._jobs:
             job.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        # First: what waits in a thread for a service ends only with its process.
+        await self._sender.aclose()
         await asyncio.gather(*self._jobs, return_exceptions=True)
+        await self._task  # not cancelled: its thread may have the database in hand
         if self._results:
             with contextlib.suppress(Exception):  # what is not written down is sent again
                 await to_thread.run_sync(self._write, self._results)
-        await self._sender.aclose()
 
     def wake(self) -> None:
         """Look for what is due now. From any thread."""
@@ -104,7 +108,7 @@ class Deliveries:
             self._loop.call_soon_threadsafe(self._woken.set)
 
     async def _run(self) -> None:
-        while True:
+        while not self._stopping:
             results, self._results = self._results, []
             try:
                 jobs = await to_thread.run_sync(self._turn, results, limiter=self._limiter)
@@ -115,6 +119,8 @@ class Deliveries:
                 continue
             for result in results:
                 self._sending.pop(result.due.id, None)
+            if self._stopping:
+                return
             for job in jobs:
                 self._begin(job)
             with contextlib.suppress(TimeoutError):
@@ -143,7 +149,11 @@ class Deliveries:
         if results:
             self._write(results)
         with self._db.read() as tx:
-            return self._pick(tx, {result.due.id for result in results})
+            jobs, stray = self._pick(tx, {result.due.id for result in results})
+        if stray:
+            with self._db.write() as tx:
+                use.drop(tx, stray)
+        return jobs
 
     def _write(self, results: Sequence[Result]) -> None:
         with self._db.write() as tx:
@@ -157,23 +167,28 @@ class Deliveries:
                 self._failures[target] += 1
                 self._paused[target] = tx.now + pause(self._failures[target])
 
-    def _pick(self, tx: Tx, written: set[str]) -> list[Job]:
-        """Return what may begin now. A target that has its share is left out of the next look, so it hides nobody."""
+    def _pick(self, tx: Tx, written: set[str]) -> tuple[list[Job], set[str]]:
+        """Return what may begin now, and targets that are told no more though something waits for them.
+
+        A target that has its share is left out of the next look, so it hides nobody.
+        """
         self._paused = {target: until for target, until in self._paused.items() if until > tx.now}
         under_way = {id(job): job for due, job in self._sending.items() if due not in written}
         shares = _Shares(list(under_way.values()), set(self._failures))
-        busy = set(self._sending)
+        busy, stray = set(self._sending), set[str]()
         while shares.room:
             full = shares.full | set(self._paused)
             found = use.due(tx, sorted(full), WINDOW)
             for due in found:
-                if due.id not in busy:
+                if not due.able:
+                    stray.add(due.target_id)
+                elif due.id not in busy:
                     busy.add(due.id)
                     shares.offer(due)
             if len(found) < WINDOW or shares.full <= full:
                 break
         opened = use.opened(tx) if shares.begun else ()
-        return [Job(dues, opened) for dues in shares.begun]
+        return [Job(dues, opened) for dues in shares.begun], stray
 
 
 class _Shares:
@@ -185,6 +200,7 @@ class _Shares:
         self._failing = failing
         self._jobs = 0
         self._of_org: Counter[str] = Counter()
+        self._services_of_org: Counter[str] = Counter()
         self._of_target: Counter[str] = Counter()
         self._together: dict[str, list[Due]] = {}
         for job in under_way:
@@ -205,7 +221,7 @@ class _Shares:
             self._together[target].append(due)
             if len(self._together[target]) >= TOGETHER:
                 self.full.add(target)
-        elif self._of_org[due.org_id] >= OF_AN_ORG:
+        elif self._has_its_share(due):
             self.full.add(target)
         elif self.room:
             self._count(due)
@@ -213,8 +229,13 @@ class _Shares:
             if not due.by_webhook:
                 self._together[target] = self.begun[-1]
 
+    def _has_its_share(self, due: Due) -> bool:
+        services = self._services_of_org[due.org_id]
+        return self._of_org[due.org_id] >= OF_AN_ORG or (not due.by_webhook and services >= SERVICES_OF_AN_ORG)
+
     def _count(self, due: Due) -> None:
         self._jobs += 1
+        self._services_of_org[due.org_id] += not due.by_webhook
         self._of_org[due.org_id] += 1
         self._of_target[due.target_id] += 1
         most = 1 if due.target_id in self._failing else OF_A_TARGET

@@ -23,8 +23,8 @@ from corral.domain.webhooks import TAKEN, Outcome
 
 log = get_logger()
 
-AT_ONCE = 2
-WITHIN_S = 40.0
+AT_ONCE = 6
+WITHIN_S = 20.0
 LINES_MAX = 20
 NOT_TAKEN = (
     "The service did not take it: check the address and what opens it; its host may be one that the site may not reach."

@@ -17,7 +17,7 @@ from typing import Any
 
 from corral.domain.targets import Network, may_reach
 
-DEADLINE_S = 30
+DEADLINE_S = 25
 
 
 def only_to(opened: Sequence[Network]) -> None:

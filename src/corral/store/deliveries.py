@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Table, and_, delete, func, insert, or_, select, update
 
 from corral.store.tables.alerts import alert_rules, deliveries, webhooks
 from corral.store.transaction import Row, Scope, Tx
@@ -36,12 +36,17 @@ def due(tx: Tx, full: Collection[str], limit: int) -> Sequence[Row]:
         select(
             *(_C.id, _C.org_id, _C.target_id, _C.type, _C.body, _C.attempts, _C.created_at, _C.webhook_id, _C.rule_id),
             *(webhooks.c.url, webhooks.c.secret, alert_rules.c.target),
+            or_(_told(webhooks), _told(alert_rules)).label("able"),
         )
         .outerjoin(webhooks, webhooks.c.id == _C.webhook_id)
         .outerjoin(alert_rules, alert_rules.c.id == _C.rule_id)
         .where(_C.id.in_(first.scalar_subquery()))
         .order_by(_C.next_at, _C.id)
     )
+
+
+def _told(table: Table) -> ColumnElement[bool]:
+    return and_(table.c.enabled, table.c.removed_at.is_(None))
 
 
 def next_due(tx: Tx) -> datetime | None:

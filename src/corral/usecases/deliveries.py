@@ -34,6 +34,8 @@ class Due:
     url: str | None = None
     secret: bytes | None = None
     target: bytes | None = None
+    able: bool = True
+    """Whether the webhook or rule is there and enabled."""
 
     @property
     def by_webhook(self) -> bool:
@@ -55,7 +57,13 @@ def due(tx: Tx, full: Collection[str], limit: int) -> Sequence[Due]:
 
 def _due(row: Row) -> Due:
     shared = (row["id"], row["org_id"], row["target_id"], row["body"], row["attempts"])
-    return Due(*shared, row["url"], row["secret"], row["target"])
+    return Due(*shared, row["url"], row["secret"], row["target"], bool(row["able"]))
+
+
+def drop(tx: Tx, target_ids: Collection[str]) -> None:
+    """Give up what came to wait for targets in the moment in which they were disabled or removed."""
+    for id in sorted(target_ids):
+        rows.drop_waiting(tx, id, "Its webhook or rule was disabled or removed.")
 
 
 def next_due(tx: Tx) -> datetime | None:

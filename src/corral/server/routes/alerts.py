@@ -16,7 +16,7 @@ router = APIRouter()
 
 
 class AlertView(BaseModel):
-    """`count`: how often it began; `told_at`: when people were last told; `data`: of what caused it last."""
+    """`count`: how often it began; `told_at`: when whoever the rules name was last told; `data`: of its last cause."""
 
     id: str
     kind: str

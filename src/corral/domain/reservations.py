@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 
@@ -143,7 +143,7 @@ class Asked:
     nodes: Sequence[str] = ()
     workspaces: Sequence[str] = ()
     """Short names; none: nobody's work."""
-    reason: str = field(default="")
+    reason: str = ""
 
 
 def asked(given: Given, now: datetime) -> Asked:

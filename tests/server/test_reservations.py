@@ -261,7 +261,7 @@ def test_labels_are_put_with_who_can_use_the_machine_then(world: World) -> None:
     world.add_machine("m", pool="h100")
     path = f"{CLUSTER}/nodes/m/placement"
     before = {"pool": "h100", "site": "", "rack": "", "fabric": ""}
-    expected = {
+    expected: dict[str, Any] = {
         "name": "m",
         "dry_run": True,
         "before": before,

@@ -23,6 +23,7 @@ import pytest
 from corral.agent import release
 from corral.agent.state import StateFolder
 from corral.server import artefact
+from corral.server.install_line import uninstall_line
 from corral.server.routes.agent_files import install_script
 from corral.store.engine import Database
 from tests import podman, releases
@@ -355,6 +356,16 @@ def test_uninstall_takes_off_all_but_the_data(host: Host, site: Site, world: Wor
     assert {"key", "machine.json"} <= kept
     assert not kept & {"agent.pid", "agent.log", "join-token"}
     assert host.install("--uninstall").returncode == 0
+
+
+@pytest.mark.parametrize("ca", [None, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
+def test_the_line_of_a_removal_takes_the_agent_off(ca: str | None, host: Host, site: Site, world: World) -> None:
+    assert host.shell(line_for(host, new_token(world, site))).returncode == 0
+    line = uninstall_line(site.url, ca).replace("sh -s -- ", f"sh -s -- {' '.join(host.flags)} ")
+    done = host.shell(line)
+    assert done.returncode == 0, done.stderr
+    assert not host.prefix.exists()
+    assert not StateFolder(host.state).held()
 
 
 def test_uninstall_ends_what_a_removed_machine_ran(host: Host, site: Site, world: World) -> None:

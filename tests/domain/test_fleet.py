@@ -24,7 +24,14 @@ def _size(fleet: Fleet) -> int:
     levels = [level for cell in fleet._cells.values() for level in cell.levels]
     shelves = [shelf for level in levels for shelf in (level.open, *level.others.values())]
     heaps = [len(shape.heap) for shelf in shelves for shape in shelf.shapes.values()]
-    kept = len(fleet.machines) + len(fleet._names) + len(fleet._cells) + len(fleet._kinds) + len(fleet._by_number)
+    kept = (
+        len(fleet.machines)
+        + len(fleet._names)
+        + len(fleet._cells)
+        + len(fleet._kinds)
+        + len(fleet._by_number)
+        + len(fleet._sizes)
+    )
     return kept + len(levels) + len(shelves) + sum(heaps)
 
 

@@ -9,6 +9,7 @@ reserved. What no machine is any more is forgotten: machines choose what they re
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -77,6 +78,8 @@ class Fleet:
     _cells: dict[_Place, Cell] = field(default_factory=dict)
     _kinds: dict[Kind, _Numbered] = field(default_factory=dict)
     _by_number: dict[int, Kind] = field(default_factory=dict)
+    _sizes: Counter[Kind] = field(default_factory=Counter)
+    """How many kinds there are that differ by their windows only."""
     _last_number: int = 0
     _next_end: int = NEVER
     """No window that a machine has is over before."""
@@ -116,6 +119,7 @@ class Fleet:
             self._last_number += 1
             known = self._kinds[kind] = _Numbered(self._last_number, kind.windows)
             self._by_number[known.number] = kind
+            self._sizes[kind._replace(windows=())] += 1
             self._next_end = min((self._next_end, *(micros(window.end) for window in kind.windows)))
         known.machines += 1
         for where in _cells_of(kind):
@@ -130,6 +134,10 @@ class Fleet:
         known.machines -= 1
         if not known.machines:
             del self._kinds[kind], self._by_number[known.number]
+            size = kind._replace(windows=())
+            self._sizes[size] -= 1
+            if not self._sizes[size]:
+                del self._sizes[size]
         for where in _cells_of(kind):
             cell = self._cells[where]
             cell.machines -= 1
@@ -212,7 +220,7 @@ class Fleet:
     def least(self, want: PlacementAsk) -> Resources:
         """Return what the ask takes at least of vCPU, RAM and storage, wherever it could ever go."""
         named = self.machines.get(want.machine) if want.machine is not None else None
-        kinds = [named.kind] if named is not None else self._kinds
+        kinds = [named.kind] if named is not None else self._sizes
         needs = [on_machine(want.ask, kind.total) for kind in kinds if could_hold(kind, want)]
         if not needs:
             return Resources()

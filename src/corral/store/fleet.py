@@ -25,6 +25,7 @@ from corral.store.reserved import windows_on
 from corral.store.tables.clusters import tenancies
 from corral.store.tables.machines import gpus, machines
 from corral.store.tables.orgs import members
+from corral.store.tables.reservations import reservations
 from corral.store.tables.users import ssh_keys
 from corral.store.tables.workloads import allocations, gpu_holds, workload_ssh_keys
 from corral.store.transaction import Row, Scope, Tx, Wake
@@ -125,26 +126,6 @@ class Changes:
     live: Mapping[str, Mapping[str, Amounts]] = field(default_factory=dict)
 
 
-def changed_since(tx: Tx, scope: Scope, cluster_id: str, version: int) -> Changes:
-    """Return the machines that changed after `version` (-1: all of them)."""
-    rows = tx.all(select(*(_M[name] for name in _READ)).where(*_changed(scope, cluster_id, version)))
-    if not rows:
-        return Changes()
-    held, live = _held(tx, scope, cluster_id, version)
-    gpus = _gpus(tx, scope, cluster_id, version)
-    present = [row for row in rows if not row["removed_at"]]
-    windows = windows_on(tx, scope, present)
-    facts = [
-        replace(_facts(row, held.get(row["id"], Resources()), gpus.get(row["id"], ())), windows=windows.get(id, ()))
-        for id, row in ((row["id"], row) for row in present)
-    ]
-    return Changes(facts, [row["id"] for row in rows if row["removed_at"]], live)
-
-
-def _changed(scope: Scope, cluster_id: str, version: int) -> list[ColumnElement[bool]]:
-    return [_M.cluster_id == cluster_id, _M.org_id == scope.org, _M.fleet_version > version]
-
-
 def _holding() -> ColumnElement[bool]:
     """Live allocations, and released ones that their machine still runs: both hold what they were given."""
     return or_(allocations.c.released_at.is_(None), allocations.c.lingers_since.is_not(None))
@@ -159,39 +140,67 @@ def _held_gpu() -> ColumnElement[bool]:
     )
 
 
-def _held(
-    tx: Tx, scope: Scope, cluster_id: str, version: int
-) -> tuple[dict[str, Resources], dict[str, dict[str, Amounts]]]:
+# What is asked whenever something changed: built once, not at each call.
+_CHANGED = and_(
+    _M.cluster_id == bindparam("cluster"), _M.org_id == bindparam("org"), _M.fleet_version > bindparam("version")
+)
+_CHANGED_MACHINES = select(*(_M[name] for name in _READ)).where(_CHANGED)
+_AMOUNTS = ("gpus", "vcpu", "ram_mib", "storage_mib")
+_IS_LIVE = allocations.c.released_at.is_(None)
+_HELD = (
+    select(allocations.c.machine_id, allocations.c.workspace_id, allocations.c.gpu_model, _IS_LIVE.label("live"))
+    .add_columns(*(func.sum(allocations.c[name]).label(name) for name in _AMOUNTS))
+    .join(machines, _M.id == allocations.c.machine_id)
+    .where(_CHANGED, _holding())
+    .group_by(allocations.c.machine_id, allocations.c.workspace_id, allocations.c.gpu_model, _IS_LIVE)
+)
+_GPUS = (
+    select(gpus.c.id, gpus.c.machine_id, gpus.c.uuid, gpus.c.slot, gpus.c.model, gpus.c.state, gpus.c.busy)
+    .add_columns(_held_gpu().label("held"), latched().label("fenced"))
+    .join(machines, _M.id == gpus.c.machine_id)
+    .where(_CHANGED, gpus.c.gone.is_(False))
+)
+_RESERVED = (
+    select(reservations.c.id)
+    .where(reservations.c.cluster_id == bindparam("cluster"), reservations.c.org_id == bindparam("org"))
+    .where(reservations.c.ended_at.is_(None))
+    .limit(1)
+)
+
+
+def changed_since(tx: Tx, scope: Scope, cluster_id: str, version: int) -> Changes:
+    """Return the machines that changed after `version` (-1: all of them)."""
+    what = {"cluster": cluster_id, "org": scope.org, "version": version}
+    rows = tx.all(_CHANGED_MACHINES, what)
+    if not rows:
+        return Changes()
+    (held, live), gpus = _held(tx, what), _gpus(tx, what)
+    present = [row for row in rows if not row["removed_at"]]
+    any_reserved = tx.one(_RESERVED, {"cluster": cluster_id, "org": scope.org}) is not None
+    windows = windows_on(tx, scope, present) if any_reserved else {}
+    facts = [
+        replace(_facts(row, held.get(row["id"], Resources()), gpus.get(row["id"], ())), windows=windows.get(id, ()))
+        for id, row in ((row["id"], row) for row in present)
+    ]
+    return Changes(facts, [row["id"] for row in rows if row["removed_at"]], live)
+
+
+def _held(tx: Tx, what: Mapping[str, object]) -> tuple[dict[str, Resources], dict[str, dict[str, Amounts]]]:
     """Return what is held of each machine, and what of that is live, by workspace."""
-    columns = ("gpus", "vcpu", "ram_mib", "storage_mib")
-    is_live = allocations.c.released_at.is_(None)
-    rows = tx.all(
-        select(allocations.c.machine_id, allocations.c.workspace_id, allocations.c.gpu_model, is_live.label("live"))
-        .add_columns(*(func.sum(allocations.c[name]).label(name) for name in columns))
-        .join(machines, _M.id == allocations.c.machine_id)
-        .where(*_changed(scope, cluster_id, version), _holding())
-        .group_by(allocations.c.machine_id, allocations.c.workspace_id, allocations.c.gpu_model, is_live)
-    )
     held: dict[str, Resources] = {}
     live: dict[str, dict[str, Amounts]] = {}
-    for row in rows:
+    for row in tx.all(_HELD, what):
         machine = row["machine_id"]
-        held[machine] = held.get(machine, Resources()) + Resources(*(int(row[name]) for name in columns))
+        held[machine] = held.get(machine, Resources()) + Resources(*(int(row[name]) for name in _AMOUNTS))
         if row["live"]:
             live.setdefault(machine, {}).setdefault(row["workspace_id"], Counter()).update(counted(row))
     return held, live
 
 
-def _gpus(tx: Tx, scope: Scope, cluster_id: str, version: int) -> dict[str, list[Row]]:
-    """Return each machine's GPUs with whether one is `held`; replaced ones are left out."""
-    rows = tx.all(
-        select(gpus.c.id, gpus.c.machine_id, gpus.c.uuid, gpus.c.slot, gpus.c.model, gpus.c.state, gpus.c.busy)
-        .add_columns(_held_gpu().label("held"), latched().label("fenced"))
-        .join(machines, _M.id == gpus.c.machine_id)
-        .where(*_changed(scope, cluster_id, version), gpus.c.gone.is_(False))
-    )
+def _gpus(tx: Tx, what: Mapping[str, object]) -> dict[str, list[Row]]:
+    """Return each machine's GPUs with whether one is `held`, or `fenced`; replaced ones are left out."""
     found: dict[str, list[Row]] = {}
-    for row in rows:
+    for row in tx.all(_GPUS, what):
         found.setdefault(row["machine_id"], []).append(row)
     return found
 

@@ -6,7 +6,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from sqlalchemy import BigInteger, ColumnElement, RowMapping, case, delete, func, insert, literal, select, type_coerce
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    RowMapping,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    type_coerce,
+)
 
 from corral.domain.gpu_hours import Ledger, begins, month_of
 from corral.domain.quotas import Amounts, Quota, amounts
@@ -20,14 +33,25 @@ from corral.store.types import EPOCH
 _A = allocations.c
 LIMITS = ("gpus", "vcpu", "ram_gib", "storage_gib", "gpu_hours_month")
 
+# What every placement of a workspace begins with: built once, not at each call.
+_MINE = and_(access.c.org_id == bindparam("org"), access.c.workspace_id == bindparam("workspace"))
+_LIMITS = select(access.c.cluster_id, *(access.c[name] for name in LIMITS)).where(_MINE)
+_MODELS = (
+    select(access_models)
+    .join(
+        access,
+        and_(access.c.workspace_id == access_models.c.workspace_id, access.c.cluster_id == access_models.c.cluster_id),
+    )
+    .where(_MINE)
+)
+
 
 def of_workspace(tx: Tx, scope: Scope, workspace_id: str) -> dict[str, Quota]:
     """Return the workspace's quotas, by the id of the cluster it has access to."""
-    mine = (access.c.org_id == scope.org, access.c.workspace_id == workspace_id)
-    rows = tx.all(select(access.c.cluster_id, *(access.c[name] for name in LIMITS)).where(*mine))
+    mine = {"org": scope.org, "workspace": workspace_id}
+    rows = tx.all(_LIMITS, mine)
     models: dict[str, dict[str, int]] = {row["cluster_id"]: {} for row in rows}
-    here = (access.c.workspace_id == access_models.c.workspace_id) & (access.c.cluster_id == access_models.c.cluster_id)
-    for row in tx.all(select(access_models).join(access, here).where(*mine)):
+    for row in tx.all(_MODELS, mine):
         models[row["cluster_id"]][row["model"]] = row["gpus"]
     return {
         row["cluster_id"]: Quota(gpu_models=models[row["cluster_id"]], **{name: row[name] for name in LIMITS})

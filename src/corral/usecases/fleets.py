@@ -144,7 +144,8 @@ class Tenancy:
 
     def least(self, grant: Grant, want: PlacementAsk) -> Resources:
         """Return what an ask takes at least where its fair share is the smallest, if the quota limits shares."""
-        return self.fleet.least(want) if grant.quota.limits_shares and want.ask.gpus else Resources()
+        shared = want.ask.gpus and None in (want.ask.vcpu, want.ask.ram_mib, want.ask.storage_mib)
+        return self.fleet.least(want) if shared and grant.quota.limits_shares else Resources()
 
     def judged(self, tx: Tx, want: PlacementAsk, before: Before | None = None) -> tuple[PlacementAsk, Over | None]:
         """Return the ask for what its workspace's quota leaves, and by what it exceeds the quota wherever it went."""

@@ -52,9 +52,14 @@ def tree(ctx: Context, after: MachinePlace | None, limit: int) -> tuple[Sequence
     offered = machines.offered(ctx, here)
     placed = [
         rules.Machine(
-            *(row[name] for name in ("name", "cluster", "pool", "site", "rack", "fabric")),
-            one.status,
-            on.get(row["id"], []),
+            name=row["name"],
+            cluster=row["cluster"],
+            pool=row["pool"],
+            site=row["site"],
+            rack=row["rack"],
+            fabric=row["fabric"],
+            status=one.status,
+            gpus=on.get(row["id"], []),
         )
         for row, one in zip(here, offered, strict=True)
     ]

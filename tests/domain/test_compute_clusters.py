@@ -8,7 +8,6 @@ import pytest
 
 from corral.domain.compute_clusters import Creation, check, ssh_status
 from corral.domain.errors import Refusal
-from corral.domain.quotas import Use
 from corral.domain.workloads import State
 
 
@@ -64,12 +63,6 @@ def test_ssh_names_the_first_reason_it_cannot_work() -> None:
     assert ssh_status(State.ACTIVE, False, False, False) == "no key"
     assert ssh_status(State.ACTIVE, False, True, False) == "machine unreachable"
     assert ssh_status(State.ACTIVE, False, True, True) == "ready"
-
-
-def test_a_quota_counts_what_lives_and_what_waits_before() -> None:
-    assert Use(8, 5, 2, 1).excess == 0
-    assert Use(8, 5, 2, 2).excess == 1
-    assert Use(0, 0, 0, 0).excess == 0
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "Weights", "-a", "x" * 64, "a\0"])

@@ -176,6 +176,18 @@ def test_each_session_is_told_until_the_machine_has_answered(site: Site, world: 
         eventually(lambda: admin.get(f"{NODES}/m").json()["machine"]["update"] is None)
 
 
+def test_a_report_that_differs_only_in_what_the_update_does_is_taken_in(site: Site, world: World) -> None:
+    where = (world.ids.orgs["acme"], world.ids.clusters["default"])
+    machine = scripted_agent.enrol(site.db, where, "m")[0]
+    with scripted_agent.session(site, machine, "a") as speaker:
+        speaker.report()
+        world.client("admin").post(f"{NODES}/m/update")
+        speaker.next(wire.Update)
+        for doing in ("downloads", "tests itself", "waits to be downloaded: HTTP 429"):
+            speaker.report(update=wire.UpdateReport(1, wire.UpdateState.RUNNING, doing))
+            assert world.client("admin").get(f"{NODES}/m").json()["machine"]["update"]["message"] == doing
+
+
 def test_an_agent_that_knows_no_updates_goes_on_and_stays_asked(site: Site, world: World) -> None:
     where = (world.ids.orgs["acme"], world.ids.clusters["default"])
     machine = scripted_agent.enrol(site.db, where, "m")[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import event, select, update
 
 from corral.domain.compute_clusters import Creation
 from corral.domain.data_location import Asked, Chosen, Seen, State, Wanted
@@ -136,7 +136,12 @@ def test_the_same_word_again_writes_nothing_and_only_readiness_is_placements_bus
     says(world, State.READY)
     ready = version(world)
     assert ready > before
-    says(world, State.READY)
+    with world.db.write() as tx:
+        again, stands = Seen(1, State.READY), row(world)
+        asked: list[str] = []
+        event.listen(tx.conn, "before_cursor_execute", lambda _c, _cur, statement, *_: asked.append(statement))
+        use.judge(tx, ref(world, "m"), stands, again)
+    assert asked == []
     says(world, State.READY, copies=3)
     assert (version(world), row(world)["data_copies"]) == (ready, 3)
     says(world, State.FAILED, "gone")

@@ -229,6 +229,21 @@ def test_a_slow_target_holds_up_nobody(world: World) -> None:
     assert sum(job.target == slow for job in outside.begun) == OF_A_TARGET
 
 
+def test_what_is_on_its_way_is_not_begun_again(world: World) -> None:
+    slow, quick = add_webhook(world), add_webhook(world)
+    outside = Outside(holds={slow})
+    put(world, slow)
+
+    async def run() -> None:
+        async with emptying(world.db, outside):
+            for number in range(1, 6):  # each is a turn at least
+                put(world, quick)
+                await eventually(partial(lambda count: len(done(world)) == count, number))
+
+    asyncio.run(run())
+    assert [job.target for job in outside.begun].count(slow) == 1
+
+
 def test_much_that_waits_for_one_target_hides_nothing_behind_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("corral.controllers.deliveries.WINDOW", 10)
     slow, quick = add_webhook(world), add_webhook(world)
@@ -243,7 +258,10 @@ def test_much_that_waits_for_one_target_hides_nothing_behind_it(world: World, mo
     asyncio.run(run())
 
 
-def test_an_organisation_with_many_slow_targets_leaves_room_for_others(world: World) -> None:
+def test_an_organisation_with_many_slow_targets_leaves_room_for_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("corral.controllers.deliveries.WINDOW", 10)
     slow = [add_webhook(world) for _ in range(10)]
     quick = add_webhook(world, who="rival", org="rival")
     outside = Outside(holds=set(slow))

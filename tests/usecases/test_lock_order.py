@@ -11,10 +11,11 @@ import pytest
 from sqlalchemy import text
 
 from corral.domain.compute_clusters import Creation
+from corral.domain.faults import Acknowledged
 from corral.domain.permissions import Role
 from corral.store import fleet
 from corral.store.transaction import Scope
-from corral.usecases import data_location, machine_labels, members, removal, reservations, ssh_keys, workspaces
+from corral.usecases import data_location, faults, machine_labels, members, removal, reservations, ssh_keys, workspaces
 from tests.placing import create
 from tests.usecases.test_reservations import asked
 from tests.world import World, public_key
@@ -62,7 +63,15 @@ def forget_data_location(world: World) -> None:
         data_location.forget(ctx, ("default", "gpu-1"))
 
 
-ACTS = [remove_key, remove_member, set_role, leave_workspace, reserve, place, remove_machine, forget_data_location]
+def clear_fault(world: World) -> None:
+    with world.act("admin", "acme") as ctx:
+        faults.clear(ctx, "default", "gpu-1", "GPU-gpu-1-0", faults.Answered(Acknowledged("boot", 0, None), 0))
+
+
+ACTS = [
+    *(remove_key, remove_member, set_role, leave_workspace),
+    *(reserve, place, remove_machine, forget_data_location, clear_fault),
+]
 
 
 @pytest.mark.parametrize("act", ACTS)

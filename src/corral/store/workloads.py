@@ -134,12 +134,12 @@ def unqueue(tx: Tx, scope: Scope, cluster_id: str, placed: Mapping[str, Mapping[
 def requeue(tx: Tx, scope: Scope, cluster_id: str, id: str, **values: Any) -> int:
     """Let a placed workload wait again, and write columns of it; return whether there was one that had not ended.
 
-    It stands where it would if it had waited since it was created: ids sort by that, also those of one number.
+    It stands where it would if it had waited since it was created: of one number the earlier id comes first.
     """
     waits = and_(_W.org_id == scope.org, _W.cluster_id == cluster_id, _W.queued.is_(True), _W.ended_at.is_(None))
     before = tx.scalar(select(func.max(_W.queue_no)).where(waits, _W.id < id))
     first = tx.scalar(select(func.min(_W.queue_no)).where(waits))
-    number = before if before is not None else first - 1 if first is not None else 1
+    number = before if before is not None else first if first is not None else 1
     found = tx.run(_SAVE, {**values, "queued": True, "queue_no": number, "its_org": scope.org, "its_id": id})
     if found:
         fleet.queue_changed(tx, scope, cluster_id)

@@ -136,6 +136,7 @@ def test_a_machine_that_leaves_before_it_answers_clears_nothing(running: Running
             speaker.next(ClearFault)
             speaker.ws.close()
     assert (answers[0].status_code, answers[0].json()["code"]) == (409, "NODE_NOT_CONNECTED")
+    assert "no open session" in answers[0].json()["message"], "nobody waited for it to answer"
     assert len(running.faults()) == 1
 
 

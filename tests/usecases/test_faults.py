@@ -83,6 +83,18 @@ def test_a_fault_that_was_judged_after_the_machine_had_answered_is_not_cleared(w
     assert latched(world_on_both) == {"xid_79": 2}
 
 
+def test_of_several_faults_those_that_came_after_the_answer_stay_and_are_told_again(world_on_both: World) -> None:
+    host = Host(world_on_both)
+    host.say(xid(48))
+    said = Acknowledged(host.boot, host.seq, WELL)
+    host.say(xid(79))
+    with world_on_both.act("admin", org="acme") as ctx:
+        done = faults.clear(ctx, "default", "m", "GPU-1", Answered(said, 0))
+    assert ([row["code"] for row in done.what.latches], [row["code"] for row in done.still]) == (["xid_48"], ["xid_79"])
+    events = told(world_on_both, "cluster.node.gpu_fault", "cluster.node.gpu_fault_cleared")
+    assert [event["code"] for event in events] == ["xid_48", "xid_79", "xid_48", "xid_79"]
+
+
 def test_memory_errors_count_from_the_clear(world_on_both: World) -> None:
     host = Host(world_on_both)
     host.counts("GPU-1", ecc_volatile=1, ecc_aggregate=1)

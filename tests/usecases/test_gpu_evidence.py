@@ -187,9 +187,9 @@ def test_three_gpus_off_the_bus_are_three_fences(world_on_both: World) -> None:
 def test_parts_of_a_gpu_are_fenced_with_it(world_on_both: World) -> None:
     host = Host(world_on_both, "m", gpu(1), gpu(1, uuid="MIG-1"), gpu(2))
     host.say(xid(95))
-    host.counts("GPU-2", remap_failed=True)
-    assert latched(world_on_both) == latched(world_on_both, "MIG-1") == {"xid_95": 1}
-    assert latched(world_on_both, "GPU-2") == {"row_remap_failed": 1}
+    host.counts("GPU-1", remap_failed=True)
+    assert latched(world_on_both) == latched(world_on_both, "MIG-1") == {"xid_95": 1, "row_remap_failed": 1}
+    assert latched(world_on_both, "GPU-2") == {}
 
 
 def test_counters_fence_above_what_was_judged(world_on_both: World) -> None:

@@ -17,7 +17,6 @@ from corral.store import faults as rows
 from corral.store import fleet
 from corral.store import inventory as gpu_rows
 from corral.store import machines as machine_rows
-from corral.store import sessions as session_rows
 from corral.store.faults import Wanted
 from corral.store.transaction import Row, Scope, Tx
 from corral.usecases import clusters, gpu_evidence, machines
@@ -69,7 +68,11 @@ def clear(ctx: Context, cluster: str, node: str, uuid: str, answered: Answered) 
     """
     ref = machine_rows.ref_of(machines.find(ctx, cluster, node))
     _touch(ctx, _at(ctx.tx, ref, uuid).gpu)
-    row = _in_the_same_session(ctx.tx, ref, answered)
+    row = machines.find(ctx, cluster, node)  # again, as it stands under the lock
+    if row["session_epoch"] != answered.epoch:
+        raise Refusal(
+            "CONFLICT", "The machine has begun a new session since it answered. Nothing was changed: try again."
+        )
     found = _at(ctx.tx, ref, uuid)
     if not found.latches:
         return Cleared(found, ())
@@ -77,12 +80,15 @@ def clear(ctx: Context, cluster: str, node: str, uuid: str, answered: Answered) 
     latched = rows.live(ctx.tx, ctx.scope, [gpu.uuid for gpu in parts])
     old = [one for of_it in latched.values() for one in of_it if not _came_after(one, answered.said)]
     was = [one for one in found.latches if not _came_after(one, answered.said)]
+    kept = [one for one in found.latches if one not in was]
     if was:
         _save_baselines(ctx, row, parts, answered.said)
         rows.clear(ctx.tx, ctx.scope, [one["id"] for one in old], ctx.actor.name)
         told = gpu_evidence.told_of(ref, found.gpu, [one["code"] for one in was])
         ctx.record("cluster.node.gpu_fault_cleared", ref.subject, **told, before=[_as_it_was(one) for one in was])
-        _judge_again(ctx.tx, ref, parts, answered.said)
+        if kept:
+            gpu_evidence.tell(ctx.tx, ref, found.gpu, kept)
+        _judge_again(ctx.tx, row, parts, answered.said)
     return Cleared(replace(found, latches=was), _at(ctx.tx, ref, uuid).latches)
 
 
@@ -103,17 +109,6 @@ def _touch(ctx: Context, gpu: Gpu) -> None:
         fleet.touch(ctx.tx, ctx.scope, cluster_id, [row["id"] for row in listing if row["cluster_id"] == cluster_id])
 
 
-def _in_the_same_session(tx: Tx, ref: MachineRef, answered: Answered) -> Row:
-    row = session_rows.locked(tx, ref)
-    if row is None or row["removed_at"] is not None:
-        raise Refusal("NODE_NOT_FOUND", "The machine was removed meanwhile.")
-    if row["session_epoch"] != answered.epoch:
-        raise Refusal(
-            "CONFLICT", "The machine has begun a new session since it answered. Nothing was changed: try again."
-        )
-    return row
-
-
 def _save_baselines(ctx: Context, row: Row, parts: Sequence[Gpu], said: Acknowledged) -> None:
     """Counters count from the answer. Of the kernel's lines only those that were judged are cleared: one that
     nobody has seen yet fences."""
@@ -128,11 +123,10 @@ def _save_baselines(ctx: Context, row: Row, parts: Sequence[Gpu], said: Acknowle
     rows.save_baselines(ctx.tx, ctx.scope, known, after)
 
 
-def _judge_again(tx: Tx, ref: MachineRef, parts: Sequence[Gpu], said: Acknowledged) -> None:
+def _judge_again(tx: Tx, row: Row, parts: Sequence[Gpu], said: Acknowledged) -> None:
     """Fence at once for what is still so: a reset that is due, links that are down, a GPU that is not there."""
-    gpus = replace(gpu_evidence.Gpus.read(tx, ref), here=parts)
-    row = machine_rows.get(tx, Scope(ref.org_id), ref.id)
-    if row is not None and row["inventory"].get("gpu_probe") == "ok":
+    gpus = replace(gpu_evidence.Gpus.read(tx, machine_rows.ref_of(row)), here=parts)
+    if row["inventory"].get("gpu_probe") == "ok":
         gpu_evidence.judge_missing(gpus)
     if said.counters is not None:
         gpu_evidence.judge_health(gpus, [Health(parts[0].vendor, parts[0].uuid, said.counters)])

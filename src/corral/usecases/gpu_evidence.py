@@ -76,8 +76,7 @@ class Gpus:
         self._touch(gpu)
         latched[fault.code] = id = new_id(self.tx.now)
         rows.latch(self.tx, id, self.machine, _identity(gpu), fault)
-        data = {**told_of(self.machine, gpu, [fault.code]), "evidence": fault.evidence}
-        self.tx.record(Entry("cluster.node.gpu_fault", self.machine.subject, data), itself(self.machine))
+        tell(self.tx, self.machine, gpu, [{"code": fault.code, "evidence": fault.evidence}])
 
     @property
     def _scope(self) -> Scope:
@@ -90,6 +89,13 @@ class Gpus:
         if not self.touched or beside != [self.machine.id]:
             fleet.touch(self.tx, self._scope, self.machine.cluster_id, {self.machine.id, *beside})
             self.touched = True
+
+
+def tell(tx: Tx, machine: MachineRef, gpu: Gpu, latches: Iterable[Mapping[str, Any] | Row]) -> None:
+    """Tell people that a GPU is fenced, and for what."""
+    for latch in latches:
+        data = {**told_of(machine, gpu, [latch["code"]]), "evidence": latch["evidence"]}
+        tx.record(Entry("cluster.node.gpu_fault", machine.subject, data), itself(machine))
 
 
 def told_of(machine: MachineRef, gpu: Gpu, codes: Sequence[str]) -> dict[str, Any]:

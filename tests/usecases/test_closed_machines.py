@@ -163,17 +163,20 @@ def test_what_a_window_keeps_out_does_not_hold_back_whom_it_lets_in(world: World
     assert (workload(world, "endless")["queued"], workload(world, "queued")["queued"]) == (True, False)
 
 
+@pytest.mark.parametrize("machine", [None, "a"])
 def test_when_a_window_is_over_what_it_kept_out_stands_first_again_though_nothing_changed(
-    world: World, clock: Clock
+    world: World, clock: Clock, machine: str | None
 ) -> None:
     reserve(world, 1, 3, nodes="a b")
     fleets = Fleets()
-    create(world, Creation("endless", gpus=2, wait=True), fleets=fleets)
+    create(world, Creation("endless", gpus=2, machine=machine, wait=True), fleets=fleets)
     assert set(why(world, Creation("large", gpus=9, time_limit_seconds=60), fleets).values()) == {
         "2 of 2 GPUs free, 9 asked"
     }
     clock.forward(3 * 3600)
-    assert set(why(world, Creation("later", gpus=1), fleets).values()) == {"kept for work that has waited longer"}
+    assert set(why(world, Creation("later", gpus=1, machine=machine), fleets).values()) == {
+        "kept for work that has waited longer"
+    }
 
 
 def test_a_reservation_and_a_creation_at_once_are_judged_one_after_the_other(world: World) -> None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from itertools import count
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import and_, func, insert, select, update
 
@@ -35,9 +35,9 @@ from tests.world import World
 
 QUOTAS = (
     Quota(gpus=4),
-    Quota(gpu_models={"H100": 2, "A100": 1}, vcpu=14),
-    Quota(gpus=5, ram_gib=80, storage_gib=900),
-    Quota(gpus=4, gpu_hours_month=2),
+    Quota(gpu_models={"H100": 1, "A100": 1}),
+    Quota(gpus=5, vcpu=24, ram_gib=80, storage_gib=900),
+    Quota(gpu_hours_month=1),
 )
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 """A failure is told as it was found: making it smaller against a database takes minutes."""
@@ -52,7 +52,7 @@ STEPS = st.one_of(
     st.tuples(st.just("cordon"), st.integers(0, 1), st.booleans()),
     st.tuples(st.just("down"), st.integers(0, 1), st.booleans()),
     st.tuples(st.just("wait"), st.integers(1, 40)),
-    st.tuples(st.just("wait"), st.integers(100, 1000)),
+    st.tuples(st.just("wait"), st.integers(100, 3000)),
     st.tuples(st.just("restart")),
 )
 
@@ -251,8 +251,9 @@ class Site:
 def test_no_order_of_events_breaks_what_must_always_hold(world_on_both: World, clock: Clock) -> None:
     world, runs = world_on_both, count()
 
-    @settings(max_examples=30, deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.too_slow])
-    @given(st.sampled_from(QUOTAS), st.lists(STEPS, min_size=10, max_size=18))
+    @settings(max_examples=60, deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.too_slow])
+    @example(Quota(gpu_hours_month=1), [("create", 2, False, 1500), ("create", 3, True, None), ("wait", 3000)])
+    @given(st.sampled_from(QUOTAS), st.lists(STEPS, min_size=12, max_size=24))
     def holds(quota: Quota, steps: list[tuple[Any, ...]]) -> None:
         site = Site(world, clock, f"r{next(runs)}", quota)
         for step in steps:

@@ -31,6 +31,8 @@ from tests.receivers import Answer, Receiver, http_receiver, mail_server, stuck_
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 LOOPBACK = (ip_network("127.0.0.0/8"),)
 NOWHERE = Outcome(None, error=NOT_REACHED)
+AT_MOST_S = 15.0
+"""Sooner than whatever else would end what a test is about; never how long it takes."""
 
 
 @pytest.fixture
@@ -62,7 +64,8 @@ def send_due(key: SiteKey, one: Due, opened: Sequence[Any] = LOOPBACK, **given: 
     async def run() -> Outcome:
         outbound = Outbound(key, Messages(), **given)
         try:
-            return await outbound.send(Job([one], tuple(opened)))
+            async with asyncio.timeout(AT_MOST_S):
+                return await outbound.send(Job([one], tuple(opened)))
         finally:
             await outbound.aclose()
 
@@ -280,7 +283,8 @@ def test_a_service_that_never_answers_is_ended_in_time(key: SiteKey) -> None:
     async def run(port: int) -> Outcome:
         outbound = Outbound(key, Messages(within_s=1.0))
         try:
-            return await outbound.send(Job([mail(key, port)], LOOPBACK))
+            async with asyncio.timeout(AT_MOST_S):
+                return await outbound.send(Job([mail(key, port)], LOOPBACK))
         finally:
             await outbound.aclose()
 
@@ -293,7 +297,7 @@ def test_closing_ends_what_runs(key: SiteKey) -> None:
         messages = Messages()
         outbound = Outbound(key, messages)
         sending = asyncio.create_task(outbound.send(Job([mail(key, port)], LOOPBACK)))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(AT_MOST_S):
             while not messages._running:
                 await asyncio.sleep(0.01)
             await outbound.aclose()

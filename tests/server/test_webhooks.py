@@ -124,10 +124,11 @@ def test_whoever_may_not_ask_makes_the_site_look_nothing_up(world: World) -> Non
         raise AssertionError(f"{host} was looked up")
 
     world.app.state.outbound = Outbound(world.app.state.seal, world.app.state.outbound.messages, resolver=looked_up)
-    body = {"name": "x", "url": URL}
-    assert code(world.client("member").post(PATH, json=body)) == (403, "FORBIDDEN")
-    assert code(world.client("rival").post(PATH, json=body)) == (404, "NOT_FOUND")
-    assert code(world.client().post(PATH, json=body)) == (401, "UNAUTHENTICATED")
+    for url in (URL, "no url"):
+        body = {"name": "x", "url": url}
+        assert code(world.client("member").post(PATH, json=body)) == (403, "FORBIDDEN")
+        assert code(world.client("rival").post(PATH, json=body)) == (404, "NOT_FOUND")
+        assert code(world.client().post(PATH, json=body)) == (401, "UNAUTHENTICATED")
 
 
 def test_another_organisations_webhook_answers_as_an_absent_one(world: World) -> None:

@@ -38,7 +38,7 @@ CODES: Mapping[str, str] = {
     "NODE_IN_USE": "Work runs on the machine.",
     "NODE_NOT_FOUND": "No machine of this name in the cluster.",
     "NODE_NOT_CONNECTED": "The machine has no open session, and this has to be delivered to it.",
-    "INVALID_RESERVATION": "A reservation of nothing or too much, of an empty or past window, or by a label but `pool`.",
+    "INVALID_RESERVATION": "A reservation of nothing or too much, of an empty or past window, or by another label.",
     "RESERVATION_CONFLICT": "Another reservation has one of these machines for some of this time.",
     "WORKSPACE_NOT_FOUND": "No workspace of this name in the organisation.",
     "INVALID_PATH": "A data location is an absolute, normal path on a disk of the machine, no system folder.",

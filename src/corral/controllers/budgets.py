@@ -6,11 +6,9 @@ Organisation by organisation, each in transactions of its own, so that none wait
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-
 from structlog import get_logger
 
+from corral.controllers.rounds import Rounds
 from corral.domain.budgets import PASS_EVERY
 from corral.store.engine import Database
 from corral.store.transaction import Scope
@@ -19,35 +17,19 @@ from corral.usecases import budgets
 log = get_logger()
 
 
-class Budgets:
-    """Looks in a worker thread, at the start and then each minute."""
+class Budgets(Rounds):
+    """Looks at the start and then each minute."""
+
+    name = "budgets"
 
     def __init__(self, db: Database, every_s: float = PASS_EVERY.total_seconds()) -> None:
+        super().__init__(every_s, at_once=True)
         self._db = db
-        self._every_s = every_s
-        self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                await asyncio.to_thread(self.look)
-            except Exception as error:  # a database that is away for a while must not end this loop
-                log.error("budgets_not_looked_at", why=str(error))
-            await asyncio.sleep(self._every_s)
-
-    def look(self) -> None:
+    def pass_once(self) -> None:
         """Look at every organisation's budgets once."""
         after: str | None = None
-        while True:
+        while not self.ending.is_set():
             with self._db.read() as tx:
                 scopes = budgets.orgs_to_judge(tx, after)
             if not scopes:

@@ -6,11 +6,11 @@ transaction. A restart loses nothing. One tenancy that fails keeps nobody else's
 
 from __future__ import annotations
 
-import threading
 from itertools import groupby
 
 from structlog import get_logger
 
+from corral.controllers.rounds import Rounds
 from corral.store.engine import Database
 from corral.store.reservations import Due
 from corral.usecases import reservation_edges
@@ -21,33 +21,19 @@ BATCH = 200
 """Windows in one transaction at most."""
 
 
-class Reservations:
+class Reservations(Rounds):
     """Looks every `every_s` seconds."""
 
+    name = "reservations"
+
     def __init__(self, db: Database, every_s: float) -> None:
+        super().__init__(every_s)
         self._db = db
-        self._every_s = every_s
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="reservations", daemon=True)
-
-    async def start(self) -> None:
-        self._thread.start()
-
-    async def stop(self) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._end.wait(self._every_s):
-            try:
-                self.pass_once()
-            except Exception:  # the database is away: the next pass does it all
-                log.exception("reservations_pass_failed")
 
     def pass_once(self) -> None:
         """Tell every edge that is due."""
         after: Due | None = None
-        while not self._end.is_set():
+        while not self.ending.is_set():
             with self._db.read() as tx:
                 page = reservation_edges.due(tx, after, BATCH)
             for _, windows in groupby(page, lambda one: (one.cluster_id, one.org_id)):

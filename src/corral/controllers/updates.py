@@ -6,12 +6,12 @@ nothing. One tenancy that fails keeps nobody else's from going on.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import partial
 
 from structlog import get_logger
 
+from corral.controllers.rounds import Rounds
 from corral.store import updates as rows
 from corral.store.engine import Database
 from corral.store.transaction import Row, Tx
@@ -22,29 +22,15 @@ log = get_logger()
 SILENT = "it fell silent while it updated and has not come back"
 
 
-class Updates:
+class Updates(Rounds):
     """Looks every `every_s` seconds. `served`: the release that the site serves, as long as this process lives."""
 
+    name = "updates"
+
     def __init__(self, db: Database, every_s: float, served: str) -> None:
+        super().__init__(every_s)
         self._db = db
-        self._every_s = every_s
         self._served = served
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="updates", daemon=True)
-
-    async def start(self) -> None:
-        self._thread.start()
-
-    async def stop(self) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._end.wait(self._every_s):
-            try:
-                self.pass_once()
-            except Exception:  # the database is away: the next pass does it all
-                log.exception("updates_pass_failed")
 
     def pass_once(self) -> None:
         """Do what is due in every update."""

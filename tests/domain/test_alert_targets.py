@@ -19,9 +19,11 @@ from corral.domain.errors import Refusal
             ["mail.example.com"],
         ),
         ("mailtos://bot:s3cret@example.com?smtp=10.0.0.9", "mailtos: bot@example.com", ["10.0.0.9"]),
-        ("slack://s3cretA/s3cretB/s3cretC/#ops", "slack://…", []),
+        ("slack://s3cretA/s3cretB/s3cretC/%23ops", "slack://…", []),
         ("mmosts://chat.example.com:8443/s3cret", "mmosts://chat.example.com/…", ["chat.example.com"]),
         ("tgram://s3cret/123", "tgram://…", []),
+        ("rockets://s3cretA%2Fs3cretB@chat.example.com", "rockets://chat.example.com/…", ["chat.example.com"]),
+        ("mailtos://bot:s3cret%2C%3B%23@example.com?TO=ops@example.com", "mailtos: ops@example.com", ["example.com"]),
     ],
 )
 def test_an_address_is_shown_without_its_secrets(text: str, shown: str, hosts: list[str]) -> None:
@@ -52,6 +54,30 @@ def test_other_services_and_parameters_are_refused_without_repeating_the_address
         rules.target(text)
     assert refusal.value.code == "INVALID_URL"
     assert len(text) < 6 or text not in refusal.value.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # What the library takes for two services, or for two parameters.
+        *("mmosts://a.b/tok,rsyslog://127.0.0.1:514/daemon", "mmosts://a.b/tok;rsyslog://127.0.0.1:514/daemon"),
+        *("mmosts://a.b/tok?channel=a;verify=no", "slack://a/b/c?to=x,mmosts://a/b"),
+        # What ends an address for others, and for the library does not.
+        *(
+            "mmosts://a.b/tok/#x?verify=no",
+            "workflows://a.b/w/s/#?template=/etc/x&verify=no",
+            "slack://a/b/c#?verify=no",
+        ),
+        # Two names before one host; a host after the path.
+        *("mmosts://a@b.c@127.0.0.1/tok", "rockets://s3cretA/s3cretB@127.0.0.1/x", "mmosts://a.b\\@127.0.0.1/tok"),
+        # Hidden, also where it is decoded twice.
+        *("mailto://a:b@c.d?name=x%0ABcc:y@z", "mailto://a:b@c.d?name=x%250d%250aBcc:y@z", "mmosts://a.b/tok%00"),
+        *("mmosts://a.b/tok?VERIFY=no", "mmosts://a.b/tok?%76erify=no", "mmosts://a.b/tok?a=b&?verify=no"),
+    ],
+)
+def test_what_the_library_could_read_otherwise_is_refused(text: str) -> None:
+    with pytest.raises(Refusal):
+        rules.target(text)
 
 
 @given(

@@ -27,7 +27,7 @@ from tests.world import World
 ALERTS = "/api/v1/orgs/acme/alerts"
 RULES = "/api/v1/orgs/acme/alert-rules"
 HOOKS = "/api/v1/orgs/acme/webhooks"
-SLACK = "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/#ops"
+SLACK = "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/%23ops"
 
 
 @pytest.fixture

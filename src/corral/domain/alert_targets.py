@@ -1,7 +1,8 @@
 """Mail and chat services that alert rules may tell: which, and what of their addresses may be shown.
 
 Addresses are those of the apprise library. It knows far more services and parameters than are let in here: some run
-programs, read files of the site, or leave out what makes a connection safe.
+programs, read files of the site, or leave out what makes a connection safe. And it reads addresses in its own way, so
+what two readers could take differently is refused; `server/tell.py` judges again by what the library itself read.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ PARAMETERS = frozenset(
     }
 )
 _SCHEME = re.compile(r"([a-z][a-z0-9]*)://[!-~]+")
+_PARTS = re.compile(r"[,;#\\]")
+"""At `,` and `;` the library parts services and parameters; `#` ends an address for others, but not for it."""
+_HIDDEN = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True)
@@ -67,17 +71,35 @@ def target(text: str) -> Target:
         raise _no_target(f"write it as apprise does, in at most {TARGET_MAX} printable ASCII characters")
     if known[1] not in SERVICES:
         raise _no_target(f"{shown(known[1])} is no service that is told here. Use one of: {', '.join(SERVICES)}")
+    _check_unambiguous(text)
+    # As the library does: all after the first '?', with names in lower case.
+    before, _, query = text.partition("?")
     try:
-        parts = urlsplit(text)
+        parts = urlsplit(before)
         host = parts.hostname or ""
         parts.port  # noqa: B018  # reading it is what checks it
-        given = parse_qsl(parts.query, keep_blank_values=True, max_num_fields=50)
+        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=50)
     except ValueError:
         raise _no_target("it cannot be read") from None
-    for name, _ in given:
-        if name.lower() not in PARAMETERS:
+    given = {name.lower(): value for name, value in pairs}
+    for name in given:
+        if name not in PARAMETERS:
             raise _no_target(f"the parameter {shown(name)} is not taken here. Leave it out")
-    return Target(text, known[1], _shown(parts, dict(given))[:SHOWN_MAX], _hosts(parts, host, dict(given)))
+    if parts.netloc.count("@") > 1 or (known[1] == "rockets" and "@" in parts.path):
+        raise _no_target("what comes before the host has '@' or '/' in it: write them as %40 and %2F")
+    return Target(text, known[1], _shown(parts, given)[:SHOWN_MAX], _hosts(parts, host, given))
+
+
+def _check_unambiguous(text: str) -> None:
+    """Errors: `INVALID_URL`. Percent-encoded, `,` `;` and `#` are taken: the library decodes after it has parted."""
+    if _PARTS.search(text):
+        raise _no_target(r"write ',' as %2C, ';' as %3B, '#' as %23 and '\' as %5C")
+    # The library decodes some parts more than once.
+    decoded = text
+    while (further := unquote(decoded)) != decoded:
+        decoded = further
+    if _HIDDEN.search(decoded):
+        raise _no_target("it has control characters in it")
 
 
 def _hosts(parts: SplitResult, host: str, given: Mapping[str, str]) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ HANGS_IN_TEST = {"corral/agent/release.py": ("    import corral.agent\n", "    i
 """Its self-test does not end."""
 
 NEVER_CONNECTS = {"corral/agent/link.py": ("/api/v1/agent/session", "/api/v1/agent/nothing")}
-"""Works, but no site ever answers it: as in an outage of the network."""
+"""Works, but can never open a session: to it, it looks as an outage of the network does."""
 HELD_S = 30.0
 
 Changes = Mapping[str, tuple[str, str]]

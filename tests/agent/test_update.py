@@ -18,6 +18,7 @@ import pytest
 
 from corral.agent.records import ON_TRIAL, Record
 from corral.agent.state import Machine
+from corral.server import agents
 from corral.store.engine import Database
 from corral.usecases import machines as use
 from corral.usecases import updates
@@ -31,7 +32,7 @@ from tests.world import World
 NEW = "9.9.9"
 QUICK = {
     "corral/agent/link.py": ("base_s: float = 4.0", "base_s: float = 0.2"),
-    "corral/agent/loop.py": ("PROVEN_S = 15.0", "PROVEN_S = 1.0"),
+    "corral/agent/loop.py": ("UNANSWERED_S = 15.0", "UNANSWERED_S = 0.2"),
 }
 """Of both releases: tests do not wait as long for a session."""
 
@@ -141,7 +142,7 @@ def test_it_becomes_the_new_release_in_the_same_process(ground: Grounds) -> None
     assert g.agent.stop() == 0
 
 
-SOON = {"corral/agent/trial.py": ("WORKS_WITHIN_S = 180.0", "WORKS_WITHIN_S = 3.0")}
+SOON = {"corral/agent/trial.py": ("COMES_WITHIN_S = 180.0", "COMES_WITHIN_S = 3.0")}
 SOON_TESTED = {"corral/agent/release.py": ("SELF_TEST_S = 120.0", "SELF_TEST_S = 2.0")}
 
 
@@ -203,13 +204,45 @@ def test_a_wrong_checksum_changes_nothing(ground: Grounds, wrong: str) -> None:
     assert g.agent.others() == []
 
 
-def test_trouble_with_the_network_rolls_nothing_back(ground: Grounds) -> None:
-    g = ground(releases.NEVER_CONNECTS)
+def knocks(once: str, soon: str) -> releases.Changes:
+    """Return a change of the watchdog: it knocks often, and does not wait long for one of its two ends."""
+    every = "KNOCK_EVERY_S, OPEN_FOR_S, SHUT_FOR_S = 15.0, 180.0, 180.0"
+    return {"corral/agent/trial.py": (every, every.replace(once, soon, 1).replace("15.0", "0.1"))}
+
+
+OPEN_SOON, SHUT_SOON = knocks("180.0, 180.0", "1.0, 180.0"), knocks("180.0, 180.0", "180.0, 1.0")
+
+
+def test_a_release_that_can_open_no_session_leaves_the_old_one_where_the_site_takes_sessions(ground: Grounds) -> None:
+    g = ground(releases.NEVER_CONNECTS, OPEN_SOON)
     g.update()
+    told = "the site acknowledged nothing of the new release for 1 s, while it took sessions of this machine"
+    eventually(lambda: told in g.failed())
+    g.works_on_the_old_one()
+    assert [one["state"] for one in g.upgrades()] == ["asked", "failed"]
+
+
+def test_an_outage_of_the_site_rolls_nothing_back(ground: Grounds) -> None:
+    g = ground(releases.NEVER_CONNECTS, SHUT_SOON)
+    g.update()
+    eventually(lambda: on_trial(g))
+    g.site.server.should_exit = True
     eventually(lambda: b"/api/v1/agent/nothing" in unpacked(g.agent.program, "corral/agent/link.py"))
     eventually(lambda: g.agent.others() == [])
     assert g.agent.process is not None and g.agent.process.poll() is None
     assert not g.failed()
+
+
+def test_a_site_that_puts_machines_off_rolls_nothing_back(ground: Grounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    g = ground(of_the_old=SHUT_SOON)
+    g.agent.start()
+    g.up()
+    with monkeypatch.context() as busy:
+        g.ask()
+        eventually(lambda: running(g, "tests itself"))
+        busy.setattr(agents, "MAX_WAITING", 0)
+        eventually(lambda: b'"9.9.9"' in unpacked(g.agent.program, "corral/__init__.py"))
+    eventually(g.is_updated)
 
 
 def unpacked(program: Path, name: str) -> bytes:
@@ -277,7 +310,15 @@ def test_killed_while_the_release_tests_itself_the_old_one_runs(ground: Grounds)
 
 def on_trial(g: Ground) -> list[int]:
     """Return the process of the release on trial."""
-    return [pid for pid in g.agent.others() if b"--trial-fd" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in g.agent.others() if b"--trial-fd" in command_line(pid)]
+
+
+def command_line(pid: int) -> bytes:
+    """Return a process's command; nothing when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def test_killed_on_trial_the_successor_ends_too_and_the_old_release_says_so(ground: Grounds) -> None:

@@ -62,8 +62,8 @@ HEAR_EVERY_S = 1.0
 CLEARING_MOST = 100
 FIRST_LOOK_S = 10.0
 """The session waits so long for the first look at GPUs and containers."""
-PROVEN_S = 15.0
-"""A release on trial works when the site has answered it; or, for its network may be away, when it went on so long."""
+UNANSWERED_S = 15.0
+"""A release on trial that no site has answered for so long says that it goes on: its network may be away."""
 
 
 @dataclass(frozen=True)
@@ -154,10 +154,13 @@ class Agent:
         await bury(self._state, Tombstone(self._machine.machine, self._machine.name, message), self.work)
 
     async def _prove(self) -> None:
-        """On trial: say that this release works, once it does."""
+        """On trial: say that this release goes on, and that it works once the site has answered it."""
         if self._trial is not None:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await bounded(self._answered.wait(), PROVEN_S)
+            try:
+                await bounded(self._answered.wait(), UNANSWERED_S)
+            except asyncio.TimeoutError:
+                self._trial.runs()
+                await self._answered.wait()
             self._trial.works()
         await asyncio.Event().wait()
 

@@ -5,8 +5,11 @@ watchdog of its successor, which runs from beside the installed file. Once the s
 is ended, its file takes the installed one's place in one rename, and the watchdog becomes the new agent by exec.
 Whatever ends the watchdog before that rename leaves the old release installed; and the successor ends with it.
 
-What one release says to another stays as it is: `run … --trial-fd N`, a socket; the successor writes one line
-when it works, and ends when it reads the socket's end (docs/adr/0017).
+A successor that goes on and that no site answers has shown nothing: the old release asks by itself whether the site
+would take a session (`door`), which tells a release that can open none from an outage.
+
+What one release says to another stays as it is: `run … --trial-fd N`, a socket; the successor writes a line when it
+goes on without an answer, and one when the site has answered; it ends when it reads the socket's end (docs/adr/0017).
 """
 
 from __future__ import annotations
@@ -19,22 +22,36 @@ import select
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from corral.agent import release
+from corral.agent.door import Door, Knocks, knock
 from corral.agent.records import forget, keep, recall
 from corral.agent.state import StateError, StateFolder
 
 log = logging.getLogger(__name__)
 
 COMMAND, FD_OPTION = "try-update", "--trial-fd"
-WORKS = b"works\n"
-WORKS_WITHIN_S = 180.0
-"""For a successor to say that it works: it looks at the machine first, which may take a while."""
+RUNS, WORKS = b"runs", b"works"
+"""Lines: its loop goes on, and the site has not answered it yet; the site has acknowledged a report."""
+COMES_WITHIN_S = 180.0
+"""For a successor to say either: it looks at the machine first, which may take a while."""
+KNOCK_EVERY_S, OPEN_FOR_S, SHUT_FOR_S = 15.0, 180.0, 180.0
+"""When the site took sessions for so long, without a break, and answered nothing of the successor, it can open none;
+when it took none for so long, that is no fault of the successor, which goes on."""
 ENDS_WITHIN_S = 60.0
+MOST_SAID = 256
+"""Bytes that are read of it at once."""
+NO_SESSION = (
+    f"the site acknowledged nothing of the new release for {OPEN_FOR_S:.0f} s, while it took sessions of this machine; "
+    "the agent's log says why"
+)
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -59,10 +76,17 @@ class OnTrial:
 
         loop.add_reader(self._socket, heard)
 
+    def runs(self) -> None:
+        """Tell the watchdog that this release goes on, and that no site has answered it yet."""
+        self._say(RUNS)
+
     def works(self) -> None:
-        """Tell the watchdog that this release works here."""
+        """Tell the watchdog that this release works here: the site has answered it."""
+        self._say(WORKS)
+
+    def _say(self, line: bytes) -> None:
         with contextlib.suppress(OSError):
-            self._socket.send(WORKS)
+            self._socket.send(line + b"\n")
 
 
 # -- the watchdog's side ------------------------------------------------------------------------
@@ -80,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
     state, agent = StateFolder(Path(arguments[0])), list(arguments[1:])
     program = _installed()
     with Stop() as stop:
-        why = _try(program, agent, stop)
+        why = _try(Trial(program, agent, state), stop)
     if not stop.asked:
         if why:
             _failed(state, why)
@@ -120,32 +144,71 @@ class Stop:
         self.asked = True
 
 
-def _try(program: Path, agent: list[str], stop: Stop) -> str:
+@dataclass(frozen=True)
+class Trial:
+    """What is tried: what stands beside `program`, run as the agent with these arguments."""
+
+    program: Path
+    agent: list[str]
+    state: StateFolder
+
+
+def _try(trial: Trial, stop: Stop) -> str:
     """Let the successor work, and put it in place if it does; return why not ("": it is in place, or `stop`)."""
-    new = release.beside(program)
+    new = release.beside(trial.program)
     ours, theirs = socket.socketpair()
-    with ours:
+    with ours, Knocks(partial(knock, trial.state), KNOCK_EVERY_S) as knocks:
         with theirs:
-            command = release.python(new, [*agent, FD_OPTION, str(theirs.fileno())])
+            command = release.python(new, [*trial.agent, FD_OPTION, str(theirs.fileno())])
             try:
                 successor = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)
             except OSError as error:
                 return f"the new release cannot be started: {error.strerror or error}"
         try:
-            why = _judge(ours, successor, stop)
+            why = _judge(Line(ours, successor), knocks, stop)
         finally:
             _end(successor)
-    return why or ("" if stop.asked else _put_in_place(new, program))
+    return why or ("" if stop.asked else _put_in_place(new, trial.program))
 
 
-def _judge(ours: socket.socket, successor: subprocess.Popen[bytes], stop: Stop) -> str:
-    """Wait until the successor works or has died; return why it is not taken ("": it works, or `stop`)."""
-    ready, _, _ = select.select([ours, stop.heard], [], [], WORKS_WITHIN_S)
-    if not ready:
-        return f"the new release did not come to work within {WORKS_WITHIN_S:.0f} s"
-    if stop.heard in ready or ours.recv(len(WORKS)) == WORKS:
-        return ""
-    return f"the new release ended on its trial ({_how(successor)}); the agent's log says why"
+class Line:
+    """The successor's process, and what it says."""
+
+    def __init__(self, ours: socket.socket, successor: subprocess.Popen[bytes]) -> None:
+        self.ours, self.successor = ours, successor
+        self._rest = b""
+
+    def read(self) -> list[bytes] | None:
+        """Return what it said since, in whole lines; None when it has ended."""
+        said = self.ours.recv(MOST_SAID)
+        *lines, rest = (self._rest + said).split(b"\n")
+        self._rest = rest[-MOST_SAID:]
+        return lines if said else None
+
+
+def _judge(line: Line, knocks: Knocks, stop: Stop) -> str:
+    """Wait for what shows whether the successor works; return why it is not taken ("": it is, or `stop`)."""
+    door = Door()
+    give_up: float | None = time.monotonic() + COMES_WITHIN_S
+    while door.shut_for < SHUT_FOR_S:
+        left = None if give_up is None else max(0.0, give_up - time.monotonic())
+        ready, _, _ = select.select([line.ours, stop.heard, knocks.heard], [], [], left)
+        if not ready:
+            return f"the new release did not come to work within {COMES_WITHIN_S:.0f} s"
+        said = line.read() if line.ours in ready else []
+        if stop.heard in ready or (said and WORKS in said):
+            return ""
+        if said is None:
+            return f"the new release ended on its trial ({_how(line.successor)}); the agent's log says why"
+        if RUNS in said:
+            give_up = None
+            knocks.start()
+        if knocks.heard in ready:
+            door.seen(knocks.is_open(), time.monotonic())
+        if door.open_for >= OPEN_FOR_S:
+            return NO_SESSION
+    log.warning("the site takes no session of this machine; the new release is not to blame, and goes on")
+    return ""
 
 
 def _how(successor: subprocess.Popen[bytes]) -> str:

@@ -114,13 +114,55 @@ def test_a_long_line_is_cut(pipe: Pipe) -> None:
     assert len(pipe.log.lines()[0].text) == kernel_log.LINE_CHARACTERS
 
 
-def test_a_storm_is_bounded_and_hides_no_other_fault(pipe: Pipe) -> None:
+def test_of_a_storm_the_first_and_the_newest_lines_are_kept(pipe: Pipe) -> None:
+    for start in range(0, 1_000, 100):
+        storm = (XID.replace("79,", "31,").replace("'<unknown>'", str(n)) for n in range(start, start + 100))
+        pipe.say(*(line(start + n, text) for n, text in enumerate(storm)))
+    assert pipe.seqs() == [0, 1, 2, 999]
+    pipe.say(line(1_000, XID), line(1_001, XID.replace("01:00", "02:00").replace("79,", "31,")))
+    assert pipe.seqs() == [0, 1, 2, 999, 1_000, 1_001], "another number and another slot are something else"
+    pipe.log.confirmed(2)
+    assert pipe.seqs() == [999, 1_000, 1_001]
+
+
+def test_a_storm_that_goes_on_is_no_reason_to_report_at_once(pipe: Pipe) -> None:
+    assert all(pipe.say(line(n, XID)) for n in range(kernel_log.ALIKE))
+    assert not pipe.say(line(90, XID), line(91, XID))
+    assert pipe.say(line(92, XID.replace("79,", "48,")))
+
+
+@pytest.mark.parametrize(
+    ("often", "once"),
+    [
+        ("149, NETIR_LINK_EVT Nonfatal XC0 i0 Link {n} (0x{n:08x})", "149, NETIR_LINK_EVT Fatal XC0 i0 Link 1 (0x1)"),
+        (
+            "74, pid={n}, name=x{n}, NVLink: error on link {n}(0x1, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)",
+            "74, pid=1, name=x, NVLink: error on link 1(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)",
+        ),
+        (
+            "154, GPU recovery action changed from 0x{n:x} (Reset) to 0x0 (None)",
+            "154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
+        ),
+    ],
+)
+def test_the_one_fatal_line_among_many_of_its_number_is_kept(pipe: Pipe, often: str, once: str) -> None:
+    for n in range(1, 100):
+        pipe.say(line(n, "NVRM: Xid (PCI:0000:01:00): " + (once if n == 50 else often.format(n=n))))
+    assert 50 in pipe.seqs()
+    assert len(pipe.seqs()) == kernel_log.ALIKE
+
+
+def test_a_log_full_of_different_lines_is_bounded_and_hides_no_other_fault(pipe: Pipe) -> None:
     for start in range(0, kernel_log.KEPT + 500, 100):
-        pipe.say(*(line(n, XID.replace("79,", "31,")) for n in range(start, start + 100)))
+        pipe.say(*(line(n, XID.replace("79,", f"{n + 1_000},")) for n in range(start, start + 100)))
     pipe.say(line(9_000, XID))
     assert len(pipe.log.lines()) == kernel_log.SENT
-    pipe.log.confirmed(kernel_log.KEPT - 1)
-    assert pipe.seqs()[-1] == 9_000
+    seen = 0
+    while (seqs := pipe.seqs()) and 9_000 not in seqs:
+        seen += len(seqs)
+        pipe.log.confirmed(seqs[-1])
+    assert seqs[-1] == 9_000
+    assert seen + len(seqs) <= kernel_log.KEPT
 
 
 def test_a_log_that_cannot_be_read_is_said_and_tried_again(tmp_path: Path) -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import csv
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.agent import kernel_log
+from corral.domain import kernel_lines
 from corral.domain.kernel_lines import Said, Verdict, place, read
 
-CASES = Path(__file__).parents[2].parent / "shared" / "cases" / "gpu_kernel_lines.tsv"
+CASES = Path(__file__).with_name("gpu_kernel_lines.tsv")
+"""Lines of real machines: what is to be read in them."""
 
 
 def verdict(text: str) -> Verdict | None:
@@ -24,8 +31,6 @@ def xid(number: int, rest: str = "") -> Verdict | None:
 
 
 def test_every_recorded_line_is_read_as_it_should_be() -> None:
-    if not CASES.exists():
-        pytest.skip("the recorded lines are not beside this checkout")
     with CASES.open(encoding="utf-8") as file:
         cases = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     assert len(cases) > 40
@@ -160,3 +165,77 @@ _PIECES = st.sampled_from(
 def test_hostile_lines_never_raise(text: str) -> None:
     said = read(text)
     assert said is None or (len(said.code) <= 40 and len(said.slot) <= 32)
+
+
+_LONG = 100_000
+_HOSTILE = [
+    "1" * _LONG,
+    "0" * _LONG,
+    "a" * _LONG,
+    "x" * _LONG,
+    " " * _LONG,
+    "0x" * (_LONG // 2),
+    "{1" * (_LONG // 2),
+    "{" + "1" * _LONG,
+    "0x" + "0" * _LONG,
+    "0x1, " * (_LONG // 5),
+    "link 1(" * (_LONG // 7),
+    "link " + "1" * _LONG,
+    "pid=1, name=" * (_LONG // 12),
+    "pid=" + "1" * _LONG,
+    "GPU reset(" * (_LONG // 10),
+    "Non-fatal" * (_LONG // 9),
+    "NVRM: Xid (" * (_LONG // 11),
+    "NVRM: GPU 0000:06:00.0" * (_LONG // 22),
+    ";" * _LONG,
+    "1," * (_LONG // 2),
+]
+_BEGINNINGS = [
+    *("", "NVRM: Xid (PCI:0000:01:00): 74", "NVRM: GPU 0000:06:00.0: ", "amdgpu 0000:01:00.0: ", "NVRM: "),
+    *(
+        "nvidia-nvswitch1: SXid (PCI:0000:01:00): 7",
+        "link 1(0x0",
+        "1 uncorrectable hardware errors detected in ",
+        "3,1,",
+    ),
+]
+
+
+@contextmanager
+def _at_most(seconds: int) -> Iterator[None]:
+    """Fail what would take minutes: a quadratic search through such texts."""
+
+    def late(_signal: int, _frame: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+_ANCHORED = {"_PARTS", "_HEADER", "_OF_GPUS", "_LIKE"}
+"""These are only tried at a text's beginning."""
+_PATTERNS = [
+    (module.__name__, name)
+    for module in (kernel_lines, kernel_log)
+    for name, value in vars(module).items()
+    if isinstance(value, re.Pattern)
+]
+
+
+@pytest.mark.parametrize(("module", "name"), _PATTERNS)
+def test_no_line_however_long_costs_more_than_its_length(module: str, name: str) -> None:
+    pattern = vars({"corral.domain.kernel_lines": kernel_lines}.get(module, kernel_log))[name]
+    texts = [beginning + hostile for beginning in _BEGINNINGS for hostile in _HOSTILE]
+    with _at_most(30):
+        for text in texts:
+            given = text.encode() if isinstance(pattern.pattern, bytes) else text
+            if name in _ANCHORED:
+                pattern.match(given)
+                pattern.fullmatch(given)
+            else:
+                assert sum(1 for _ in pattern.finditer(given)) <= _LONG

@@ -25,6 +25,8 @@ RECORD_BYTES = 16 * 1024
 """More than the kernel's longest record."""
 KEPT, SENT = 1_000, 200
 """Lines kept until they are confirmed, and of them in one report."""
+ALIKE = 4
+"""Kept of one slot and number: what an application causes a thousand times holds up no other GPU's fault."""
 LINE_CHARACTERS = 500
 RETRY_S = 60.0
 _HEADER = re.compile(rb"([0-9]{1,10}),([0-9]{1,19}),[0-9]+,[^;]*;(.*)", re.DOTALL)
@@ -35,13 +37,23 @@ _OF_GPUS = re.compile(
     r"|nvidia-nvswitch[0-9]+: SXid"
     r"|amdgpu \S+ .*(?:reset|wedged|uncorrectable hardware errors)"
 )
-_LIKE = re.compile(r"NVRM: Xid \([^)]{0,40}\): [0-9]+|.{0,60}")
+_LIKE = re.compile(r"(?:NVRM: Xid|nvidia-nvswitch[0-9]+: SXid) \([^)]{0,40}\): [0-9]+|.{0,60}")
+_PROCESS = re.compile(r"pid=[^,]*(?:, name=[^,]*)?")
+_NUMBER = re.compile(r"0x0*[1-9a-fA-F][0-9a-fA-F_]*|[1-9][0-9a-fA-F_]*")
+"""That is not zero: a register that is may be all that tells a fatal error from a corrected one."""
 
 
 @dataclass(frozen=True)
 class Record:
     seq: int
     text: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    line: KernelLine
+    words: str
+    """Without process and numbers: what says the same in other numbers has the same."""
 
 
 def record(line: bytes) -> Record | None:
@@ -60,7 +72,9 @@ class KernelLog:
         self._fd: int | None = None
         self._retry_at = float("-inf")
         self._rest = b""
-        self._kept: list[KernelLine] = []
+        self._kept: dict[str, list[Kept]] = {}
+        """By slot and number, the oldest first."""
+        self._news = False
         self.newest = -1
         """Sequence number of the newest record that was read; -1 = none."""
         self.trouble = ""
@@ -68,22 +82,23 @@ class KernelLog:
 
     def poll(self) -> bool:
         """Read what came since; return whether there are new lines about GPUs. Never raises."""
-        before = self._kept[-1].seq if self._kept else -1
+        self._news = False
         try:
             if self._opened():
                 self._read()
         except OSError as error:
             self._give_up(error)
-        return bool(self._kept) and self._kept[-1].seq > before
+        return self._news
 
     def lines(self) -> tuple[KernelLine, ...]:
         """Return the lines that are not confirmed, oldest first; of many only the first."""
-        return tuple(self._kept[:SENT])
+        lines = (kept.line for alike in self._kept.values() for kept in alike)
+        return tuple(sorted(lines, key=lambda line: line.seq)[:SENT])
 
     def confirmed(self, seq: int) -> None:
         """Forget the lines up to this one: the server has judged them."""
-        if self._kept and self._kept[0].seq <= seq:
-            self._kept = [line for line in self._kept if line.seq > seq]
+        left = {like: [kept for kept in alike if kept.line.seq > seq] for like, alike in self._kept.items()}
+        self._kept = {like: alike for like, alike in left.items() if alike}
 
     def conditions(self) -> tuple[Condition, ...]:
         """Return what to say when the log cannot be read."""
@@ -134,13 +149,24 @@ class KernelLog:
             self._keep(KernelLine(said.seq, printable(said.text, LINE_CHARACTERS)))
 
     def _keep(self, line: KernelLine) -> None:
-        """While the site is away a GPU may say one thing for hours: then each new thing counts more."""
-        if len(self._kept) >= KEPT:
-            like = _like(line)
-            if any(_like(kept) == like for kept in self._kept):
-                return
-            del self._kept[0]
-        self._kept.append(line)
+        """Of many that are alike the first and the newest are kept, and of each wording one: a new thing counts more."""
+        alike = self._kept.get(_like(line), [])
+        words = _NUMBER.sub("#", _PROCESS.sub("", line.text))
+        if len(alike) >= ALIKE:
+            said = [at for at, kept in enumerate(alike) if kept.words == words]
+            del alike[said[-1] if said else -1]
+            self._news |= not said
+        else:
+            self._news = True
+            if sum(map(len, self._kept.values())) >= KEPT:
+                self._make_room()
+        self._kept[_like(line)] = [*alike, Kept(line, words)]
+
+    def _make_room(self) -> None:
+        like = max(self._kept, key=lambda like: len(self._kept[like]))
+        self._kept[like].pop()
+        if not self._kept[like]:
+            del self._kept[like]
 
     def _give_up(self, error: OSError) -> None:
         self.close()

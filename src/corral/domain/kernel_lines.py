@@ -43,7 +43,8 @@ class Said:
 def read(line: str) -> Said | None:
     """Return what a line says; None = nothing of a GPU, or nothing that can be read."""
     line = line[:LONGEST]
-    return next((said for reader in _READERS if (said := reader(line)) is not None), None)
+    readers = (reader for word, reader in _READERS if word in line)
+    return next((said for reader in readers if (said := reader(line)) is not None), None)
 
 
 Place = tuple[int, int, int]
@@ -71,7 +72,7 @@ def _spelled(slot: str) -> str:
 # --- NVIDIA
 
 _XID = re.compile(rf"NVRM: Xid \(({_PLACE})\): ([0-9]{{1,9}})(?![0-9])(.*)")
-_OFF_THE_BUS = re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?({_PLACE})\S*:? .{{0,80}}fallen off the bus")
+_OFF_THE_BUS = re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?({_PLACE})\S* .{{0,80}}fallen off the bus")
 _INIT_FAILED = re.compile(rf"NVRM: GPU (?:at )?({_PLACE}):? RmInitAdapter failed")
 _SXID = re.compile(rf"nvidia-nvswitch[0-9]+: SXid \(({_PLACE})\): ([0-9]{{1,9}})(?![0-9])(.*)")
 _PROCESS = re.compile(r"pid=([0-9]+)(?:, name=([^,]*))?")
@@ -163,7 +164,9 @@ def _sxid(line: str) -> Said | None:
 
 _AMD = re.compile(rf"amdgpu ({_PLACE}): (?:amdgpu: )?(.*)")
 _RESET_ENDED = re.compile(r"GPU reset end with ret = (-?[0-9]{1,9})\b")
-_UNCORRECTABLE = re.compile(r"(?:\{[0-9]+\})?([0-9]{1,18}) uncorrectable hardware errors detected in (\w+) block")
+_UNCORRECTABLE = re.compile(r"(?<![0-9])([0-9]{1,20}) uncorrectable hardware errors detected in (\w{1,20}) block")
+_RESET_FAILED = re.compile(r"GPU reset(?:\([0-9]+\))? failed")
+_RESET = re.compile(r"GPU reset\([0-9]+\) succeeded|device wedged, but recovered")
 _NO_REAL_COUNT = 0xFFFF0
 """A counter that some firmware adds with each question; no hardware has so many errors."""
 
@@ -178,21 +181,29 @@ def _amd(line: str) -> Said | None:
 
 def _amd_words(text: str) -> tuple[str, Verdict, str] | None:
     """Return code, verdict and meaning. A reset that "succeeded, trying to resume" may fail yet."""
-    ended, errors = _RESET_ENDED.search(text), _UNCORRECTABLE.search(text)
+    ended = _RESET_ENDED.search(text)
+    errors = _UNCORRECTABLE.search(text) if " uncorrectable hardware errors" in text else None
     if errors is not None:
         real = 0 < int(errors[1]) < _NO_REAL_COUNT
         if not real:
             return "amd_ras_ue_bogus", Verdict.EVENT, "an error counter that cannot be true"
         return "amd_ras_ue", Verdict.FENCE, f"uncorrectable error in its {errors[2]} block"
-    if re.search(r"GPU reset(?:\([0-9]+\))? failed", text) or (ended is not None and int(ended[1]) != 0):
+    if _RESET_FAILED.search(text) or (ended is not None and int(ended[1]) != 0):
         return "amd_reset_failed", Verdict.FENCE, "its reset failed"
     if "device wedged, needs recovery" in text:
         return "amd_reset_failed", Verdict.FENCE, "it is wedged"
     if "GPU reset succeeded, trying to resume" in text or "GPU reset begin" in text:
         return "amd_reset_intermediate", Verdict.NOTHING, "it is being reset"
-    if re.search(r"GPU reset\([0-9]+\) succeeded|device wedged, but recovered", text) or ended is not None:
+    if _RESET.search(text) or ended is not None:
         return "amd_reset_ok", Verdict.EVENT, "it was reset; what ran on it is lost"
     return None
 
 
-_READERS: tuple[Callable[[str], Said | None], ...] = (_xid, _off_the_bus, _init_failed, _sxid, _amd)
+_READERS: tuple[tuple[str, Callable[[str], Said | None]], ...] = (
+    ("NVRM: Xid (", _xid),
+    ("fallen off the bus", _off_the_bus),
+    ("RmInitAdapter failed", _init_failed),
+    (": SXid (", _sxid),
+    ("amdgpu ", _amd),
+)
+"""By a word that such a line has: it is looked for before anything is taken apart, since most lines say nothing."""

@@ -23,6 +23,7 @@ from corral.domain.sessions import Opened
 from corral.domain.updates import Ask
 from corral.protocol import messages as wire
 from corral.server import agent_codec as codec
+from corral.server.budget import Budget
 from corral.server.kernel_news import KernelNews
 from corral.store.transaction import Tx
 from corral.usecases import data_location, reports, sessions, updates
@@ -56,21 +57,6 @@ class Telemetry:
     gpus: tuple[wire.GpuTelemetry, ...]
     disk_free_mib: Mapping[str, int]
     """By mount."""
-
-
-class Budget:
-    """How much may come in: a bucket that fills at `rate` a second up to `burst`."""
-
-    __slots__ = ("_at", "_burst", "_left", "_rate")
-
-    def __init__(self, burst: float, rate: float) -> None:
-        self._burst, self._rate, self._left, self._at = burst, rate, burst, time.monotonic()
-
-    def take(self, amount: float) -> bool:
-        now = time.monotonic()
-        self._left = min(self._burst, self._left + (now - self._at) * self._rate) - amount
-        self._at = now
-        return self._left >= 0
 
 
 class Session:
@@ -191,8 +177,8 @@ class Session:
         elif isinstance(message, wire.StreamRefused):
             self._hub.stream_refused(self.opened.machine_id, message)
         elif isinstance(message, wire.FaultCleared):
-            self._kernel.forget()
-            self._hub.clearing.answered(self, message)
+            if self._hub.clearing.answered(self, message):
+                self._kernel.forget()
         elif isinstance(message, wire.Hello):
             raise codec.BadFrame("a session says hello once")
 

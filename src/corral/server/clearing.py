@@ -59,11 +59,13 @@ class Clearing:
         finally:
             del self._waiting[ask]
 
-    def answered(self, session: Session, said: wire.FaultCleared) -> None:
-        """Take an answer; one that this session was not asked for says nothing."""
+    def answered(self, session: Session, said: wire.FaultCleared) -> bool:
+        """Take an answer, and return whether it is one; what this session was not asked for says nothing."""
         waiting = self._waiting.get(said.ask)
-        if waiting is not None and waiting.session is session and not waiting.future.done():
-            waiting.future.set_result(codec.fault_cleared(said))
+        if waiting is None or waiting.session is not session or waiting.future.done():
+            return False
+        waiting.future.set_result(codec.fault_cleared(said))
+        return True
 
     def ended(self, session: Session) -> None:
         """Whoever waits for this session waits no longer."""

@@ -16,6 +16,7 @@ from corral.protocol import messages as wire
 from corral.store.tables.machines import machines
 from tests import scripted_agent
 from tests.cli.conftest import Cli, Running
+from tests.live_server import eventually
 from tests.scripted_agent import Enrolled
 
 OLD, NEW = "0.0.1", corral.__version__
@@ -27,8 +28,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def connected(running: Running, name: str, *, fails: str = "") -> Iterator[None]:
-    """Have a machine of the old release that updates when it is asked, or says why it cannot."""
+def connected(running: Running, name: str, *, fails: str = "", works: str = "") -> Iterator[None]:
+    """Have a machine of the old release that updates when it is asked, or says why it cannot, or what it works on."""
     world = running.world
     where = (world.ids.orgs["acme"], world.ids.clusters["default"])
     machine: Enrolled = scripted_agent.enrol(running.site.db, where, name)[0]
@@ -39,8 +40,9 @@ def connected(running: Running, name: str, *, fails: str = "") -> Iterator[None]
             speaker.report(release=OLD)
             up.set()
             ask = speaker.next(wire.Update).ask
-            if fails:
-                speaker.report(release=OLD, update=wire.UpdateReport(ask, wire.UpdateState.FAILED, fails))
+            if fails or works:
+                state = wire.UpdateState.FAILED if fails else wire.UpdateState.RUNNING
+                speaker.report(release=OLD, update=wire.UpdateReport(ask, state, fails or works))
                 leave.wait(30)
                 return
         with scripted_agent.session(running.site, machine, "new", release=NEW) as speaker:
@@ -93,6 +95,28 @@ def test_a_machine_that_is_away_updates_when_it_comes_back(running: Running, cli
     assert f"{OLD} (updating to {NEW})" in cli("admin", "machine", "show", "box").out
     assert cli("admin", "machine", "update", "none").code == 3
     assert cli("member", "machine", "update", "box").code != 0
+
+
+def test_waiting_for_a_machine_that_does_not_come_back_has_an_end(
+    running: Running, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(updates, "WAITS_S", 0.0)
+    behind(running, "box")
+    ran = cli("admin", "machine", "update", "box", "--wait")
+    assert ran.code == 1 and "box stays asked. Look later: corral machine show box" in ran.err
+    assert ran.out == f"box is not connected: it updates to {NEW} when it comes back.\n"
+
+
+def test_a_machine_that_goes_on_downloading_says_so_when_waiting_ends(
+    running: Running, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(updates, "WAITS_S", 0.0)
+    with connected(running, "box", works="waits to be downloaded: HTTP 502"):
+        cli("admin", "machine", "update", "box")
+        eventually(lambda: "HTTP 502" in cli("admin", "machine", "show", "box", "--json").out)
+        ran = cli("admin", "machine", "update", "box", "--wait")
+        assert ran.code == 1
+        assert ran.out == f"box updates to {NEW}: waits to be downloaded: HTTP 502.\n"
 
 
 def test_all_agents_are_updated_and_watched(running: Running, cli: Cli) -> None:

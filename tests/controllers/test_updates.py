@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -132,6 +133,52 @@ def test_of_a_large_stage_only_some_are_asked_at_once(fleet: Fleet, monkeypatch:
     fleet.done("m03", "m04")
     fleet.go_on()
     assert fleet.asked() == twenty()[5:10]
+
+
+def test_a_machine_that_does_not_heed_an_ask_by_name_for_ten_minutes_has_failed(fleet: Fleet) -> None:
+    fleet.add("m", state="up")
+    with fleet.world.act("admin", "acme") as ctx:
+        one.ask(ctx, "default", "m", SERVED)
+    fleet.clock.forward(COME_BACK_WITHIN.total_seconds() - 1)
+    fleet.go_on()
+    assert fleet.asked() == ["m"]
+    fleet.clock.forward(1)
+    fleet.go_on()
+    fleet.go_on()
+    assert fleet.asked() == []
+    assert fleet.row("m")["update_message"].startswith("it has been connected for 10 minutes and has not begun")
+    assert [told["state"] for told in fleet.told("cluster.node.upgrade")] == ["asked", "failed"]
+    fleet.done("m")  # somebody followed the advice
+    assert fleet.row("m")["update_state"] == ""
+
+
+@pytest.mark.parametrize("how", ["away", "just back", "works on it"])
+def test_a_machine_that_could_not_heed_an_ask_for_ten_minutes_is_waited_for(fleet: Fleet, how: str) -> None:
+    fleet.add("m", state="down" if how == "away" else "up")
+    with fleet.world.act("admin", "acme") as ctx:
+        one.ask(ctx, "default", "m", SERVED)
+    fleet.clock.forward(COME_BACK_WITHIN.total_seconds())
+    if how == "just back":
+        fleet.put("m", state_since=fleet.clock.now)
+    if how == "works on it":
+        fleet.put("m", update_state="running")
+    fleet.go_on()
+    assert fleet.asked() == ["m"]
+
+
+def test_a_machine_that_begins_while_it_is_given_up_goes_on(fleet: Fleet) -> None:
+    fleet.add("m", state="up")
+    with fleet.world.act("admin", "acme") as ctx:
+        one.ask(ctx, "default", "m", SERVED)
+    found = fleet.row("m")
+    for changed in ({"update_state": "running"}, {"update_state": "asked", "state_since": fleet.clock.now + SOON}):
+        fleet.put("m", **changed)
+        with fleet.world.db.write() as tx:
+            one.settle(tx, found, "it has not begun")
+        assert fleet.asked() == ["m"]
+
+
+SOON = timedelta(seconds=1)
 
 
 def test_it_stops_at_the_first_that_says_it_failed(fleet: Fleet) -> None:

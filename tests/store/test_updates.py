@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from sqlalchemy import event
 
 from corral.domain.updates import Step
 from corral.store import updates
@@ -52,3 +55,57 @@ def test_a_second_update_beside_one_that_goes_on_is_the_databases_no(world_on_bo
         updates.save(tx, Scope(world_on_both.ids.orgs["acme"]), first, {"ended_at": tx.now, "outcome": "done"})
     with world_on_both.db.write() as tx:
         begun(tx, world_on_both)
+
+
+def test_an_update_is_looked_at_while_it_goes_on_or_somebody_is_waited_for(world_on_both: World) -> None:
+    world = world_on_both
+    world.add_machine("m")
+    acme, machine = Scope(world.ids.orgs["acme"]), world.ids.machines["m"]
+
+    def looked_at() -> list[str]:
+        with world.db.read() as tx:
+            return [row["id"] for row in updates.unsettled(tx)]
+
+    with world.db.write() as tx:
+        id = begun(tx, world)
+        updates.save_machine(tx, acme, id, machine, Step.ASKED, "")
+    assert looked_at() == [id]
+    with world.db.write() as tx:
+        updates.save(tx, acme, id, {"ended_at": tx.now, "outcome": "stopped"})
+    assert looked_at() == [id]
+    with world.db.write() as tx:
+        updates.save_machine(tx, acme, id, machine, Step.DONE, "")
+    assert looked_at() == []
+
+
+def test_the_pass_reads_no_history(world_on_both: World) -> None:
+    """It comes every two seconds, for all tenants: updates that ended, and machines that answered, cost nothing."""
+    asked: list[tuple[str, Any]] = []
+    with world_on_both.db.write() as tx:
+
+        @event.listens_for(tx.conn, "before_cursor_execute")
+        def note(_conn: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, _many: bool) -> None:
+            asked.append((statement, parameters))
+
+        updates.unsettled(tx)
+        updates.silent(tx)
+        updates.unheeded(tx, tx.now)
+        updates.of_other_releases(tx, "2.0")
+        sqlite = world_on_both.db.is_sqlite
+        if not sqlite:  # on so few rows it would read them all
+            tx.conn.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        found = [
+            (statement, [str(row) for row in tx.conn.exec_driver_sql(f"{explain(sqlite)} {statement}", parameters)])
+            for statement, parameters in asked[:4]
+        ]
+    assert len(found) == 4
+    for statement, plan in found:
+        scans = [step for step in plan if "Seq Scan" in step or "SCAN" in step]
+        assert all(any(index in step for index in OF_WHAT_GOES_ON) for step in scans), (statement, plan)
+
+
+OF_WHAT_GOES_ON = ("uq_updates_running", "ix_update_machines_asked", "ix_machines_updating")
+
+
+def explain(sqlite: bool) -> str:
+    return "EXPLAIN QUERY PLAN" if sqlite else "EXPLAIN"

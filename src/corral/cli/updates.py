@@ -16,6 +16,8 @@ from corral.client.models import Machine
 from corral.client.updates import ClusterUpdate, UpdatedMachine, UpdatePreview
 
 EVERY_S = 2.0
+WAITS_S = 15 * 60.0
+"""Of --wait: longer than the site waits for a machine that is connected to begin."""
 _STAGES = ("one", "a tenth", "the rest")
 _GOES_ON = "What runs on machines goes on: an update stops no work."
 _COUNTED = (
@@ -36,7 +38,7 @@ _MACHINES = [
 
 @click.command(cls=Command)
 @click.argument("name")
-@click.option("--wait", is_flag=True, help="Until it is updated, or has failed to.")
+@click.option("--wait", is_flag=True, help="Until it is updated, or has failed to; 15 minutes at most.")
 @click.option("--dry-run", is_flag=True, help="Only say what would happen.")
 @at("org", "cluster")
 def update(place: Place, name: str, wait: bool, dry_run: bool) -> None:
@@ -55,11 +57,14 @@ def update(place: Place, name: str, wait: bool, dry_run: bool) -> None:
     emit(asked.raw, lambda: say(_said_of(asked)))
     if asked.update is not None and asked.update.state == "failed":
         raise CorralError("UPDATE_FAILED", f"{safe(name)} keeps release {safe(asked.release)}.")
+    if asked.update is not None and wait:
+        raise CorralError("UPDATE_NOT_DONE", f"{safe(name)} stays asked. Look later: corral machine show {safe(name)}")
 
 
 def _settled(place: Place, machine: Machine) -> Machine:
-    """Return the machine once its update is done or has failed."""
-    while machine.update is not None and machine.update.state != "failed":
+    """Return the machine once its update is done or has failed, or as it is when that takes too long."""
+    give_up = time.monotonic() + WAITS_S
+    while machine.update is not None and machine.update.state != "failed" and time.monotonic() < give_up:
         time.sleep(EVERY_S)
         machine = place.cluster.machine(machine.name).machine
     return machine
@@ -73,6 +78,8 @@ def _said_of(machine: Machine) -> str:
         return f"{name} could not update to {safe(going.release)}: {safe(going.message)}."
     if not machine.connected:
         return f"{name} is not connected: it updates to {safe(going.release)} when it comes back."
+    if going.message:
+        return f"{name} updates to {safe(going.release)}: {safe(going.message)}."
     return f"Updating {name} to {safe(going.release)}: its agent restarts in a few seconds."
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from structlog import get_logger
 
 from corral.controllers.rounds import Rounds
+from corral.domain import updates as rules
 from corral.store import updates as rows
 from corral.store.engine import Database
 from corral.store.transaction import Row, Tx
@@ -20,6 +21,10 @@ from corral.usecases import staged_updates, updates
 log = get_logger()
 
 SILENT = "it fell silent while it updated and has not come back"
+UNHEEDED = (
+    f"it has been connected for {rules.COME_BACK_WITHIN.total_seconds() / 60:.0f} minutes and has not begun to update; "
+    "put the agent on with install.sh again"
+)
 
 
 class Updates(Rounds):
@@ -36,9 +41,12 @@ class Updates(Rounds):
         """Do what is due in every update."""
         with self._db.read() as tx:
             unsettled, silent = rows.unsettled(tx), rows.silent(tx)
+            unheeded = rows.unheeded(tx, tx.now - rules.COME_BACK_WITHIN)
             others = rows.of_other_releases(tx, self._served)
         for machine in silent:
             self._settle(machine, SILENT)
+        for machine in unheeded:
+            self._settle(machine, UNHEEDED)
         for machine in others:
             self._settle(machine, f"the site serves release {self._served} now: ask again to update to that")
         for update in unsettled:

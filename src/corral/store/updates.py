@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, and_, exists, func, insert, or_, select, text, tuple_, update
+from sqlalchemy import Select, and_, func, insert, select, text, tuple_, union, update
 
 from corral.domain.machines import MachineState
 from corral.domain.updates import State, Step
@@ -23,6 +24,7 @@ _AS_IT_IS = (
     _M.cluster_id,
     _M.name,
     _M.state,
+    _M.state_since,
     _M.release,
     _M.removed_at,
     _M.update_ask,
@@ -33,7 +35,8 @@ _AS_IT_IS = (
     _M.update_since,
 )
 _SOMETHING = text("machines.update_state <> ''")
-"""As the partial index has it."""
+_WAITED_FOR = text("update_machines.state = 'asked'")
+"""As the partial indexes have it."""
 
 
 def add(tx: Tx, scope: Scope, values: Mapping[str, Any], taking_part: Sequence[Mapping[str, Any]]) -> None:
@@ -60,10 +63,9 @@ def _named() -> Select[Any]:
 
 def unsettled(tx: Tx) -> Sequence[Row]:
     """Return the updates of all tenants that go on, or ended with machines that were asked and have not answered."""
-    waited_for = exists().where(
-        _UM.org_id == updates.c.org_id, _UM.update_id == updates.c.id, _UM.state == Step.ASKED.value
-    )
-    return tx.all(select(updates).where(or_(updates.c.ended_at.is_(None), waited_for)).order_by(updates.c.id))
+    running = select(updates.c.id).where(updates.c.ended_at.is_(None))
+    waited_for = select(_UM.update_id).where(_WAITED_FOR)
+    return tx.all(select(updates).where(updates.c.id.in_(union(running, waited_for))).order_by(updates.c.id))
 
 
 def save(tx: Tx, scope: Scope, id: str, values: Mapping[str, Any]) -> None:
@@ -139,6 +141,13 @@ def silent(tx: Tx) -> Sequence[Row]:
     """Return the machines of all tenants that said they work on their update, and are Down."""
     running = (_SOMETHING, _M.update_state == State.RUNNING.value, _M.removed_at.is_(None))
     return tx.all(select(*_AS_IT_IS).where(*running, _M.state == MachineState.DOWN.value).order_by(_M.id))
+
+
+def unheeded(tx: Tx, since: datetime) -> Sequence[Row]:
+    """Return the machines of all tenants that were asked, and have been Up, since then, and said nothing of it."""
+    asked = (_SOMETHING, _M.update_state == State.ASKED.value, _M.removed_at.is_(None))
+    there = (_M.state == MachineState.UP.value, _M.state_since <= since, _M.update_since <= since)
+    return tx.all(select(*_AS_IT_IS).where(*asked, *there).order_by(_M.id))
 
 
 def of_other_releases(tx: Tx, served: str) -> Sequence[Row]:

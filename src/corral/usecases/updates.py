@@ -121,7 +121,7 @@ def settle(tx: Tx, found: Row, why: str) -> None:
     machine = machine_rows.ref_of(found)
     fleet.lock(tx, Scope(machine.org_id), machine.cluster_id)
     row = machine_rows.get(tx, Scope(machine.org_id), machine.id)
-    keys = ("update_ask", "update_state", "state", "removed_at")
+    keys = ("update_ask", "update_state", "state", "state_since", "removed_at")
     if row is not None and all(row[key] == found[key] for key in keys):
         fail(tx, machine, row, why)
 

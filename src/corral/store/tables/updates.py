@@ -20,6 +20,7 @@ updates = Table(
     UniqueConstraint("org_id", "id"),
     ForeignKeyConstraint(["cluster_id", "org_id"], ["tenancies.cluster_id", "tenancies.org_id"], name="fk_u_tenancy"),
 )
+Index("ix_updates_newest", updates.c.cluster_id, updates.c.org_id, updates.c.created_at)
 _RUNNING = text("ended_at IS NULL")
 Index(
     "uq_updates_running",
@@ -42,3 +43,5 @@ update_machines = Table(
     ForeignKeyConstraint(["org_id", "update_id"], ["updates.org_id", "updates.id"], name="fk_um_update"),
     ForeignKeyConstraint(["org_id", "machine_id"], ["machines.org_id", "machines.id"], name="fk_um_machine"),
 )
+_ASKED = text("state = 'asked'")
+Index("ix_update_machines_asked", update_machines.c.update_id, sqlite_where=_ASKED, postgresql_where=_ASKED)

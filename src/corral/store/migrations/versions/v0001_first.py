@@ -585,6 +585,7 @@ def upgrade() -> None:
         sa.UniqueConstraint("org_id", "id", name=op.f("uq_updates_org_id_id")),
     )
     with op.batch_alter_table("updates", schema=None) as batch_op:
+        batch_op.create_index("ix_updates_newest", ["cluster_id", "org_id", "created_at"], unique=False)
         batch_op.create_index(
             "uq_updates_running",
             ["cluster_id", "org_id"],
@@ -799,15 +800,8 @@ def upgrade() -> None:
     with op.batch_alter_table("deliveries", schema=None) as batch_op:
         batch_op.create_index("ix_deliveries_created", ["created_at"], unique=False)
         batch_op.create_index(
-            "ix_deliveries_due",
-            ["next_at"],
-            unique=False,
-            sqlite_where=sa.text("next_at IS NOT NULL"),
-            postgresql_where=sa.text("next_at IS NOT NULL"),
-        )
-        batch_op.create_index(
             "ix_deliveries_waiting",
-            ["target_id", "id"],
+            ["target_id", "next_at", "id"],
             unique=False,
             sqlite_where=sa.text("next_at IS NOT NULL"),
             postgresql_where=sa.text("next_at IS NOT NULL"),
@@ -931,6 +925,15 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["org_id", "update_id"], ["updates.org_id", "updates.id"], name="fk_um_update"),
         sa.PrimaryKeyConstraint("update_id", "machine_id", name=op.f("pk_update_machines")),
     )
+    with op.batch_alter_table("update_machines", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_update_machines_asked",
+            ["update_id"],
+            unique=False,
+            sqlite_where=sa.text("state = 'asked'"),
+            postgresql_where=sa.text("state = 'asked'"),
+        )
+
     op.create_table(
         "workload_ssh_keys",
         sa.Column("org_id", sa.String(length=36), nullable=False),

@@ -27,7 +27,7 @@ from corral.client import ssh as openssh
 from corral.client.api import Corral
 from corral.client.errors import CorralError
 from corral.client.login import parse_link, site_of, use_link
-from corral.client.models import AllocatedMachine
+from corral.client.machine_models import AllocatedMachine
 
 ORG, WORKSPACE, CLUSTER, PORT = "demo", "research", "first", 7443
 COMMAND = 'echo "Hello from $(hostname)"; nproc; cat /etc/os-release | head -n 1; df -h / | tail -n 1'

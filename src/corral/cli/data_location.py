@@ -9,7 +9,7 @@ import click
 from corral.cli.output import Column, column, emit, gib, safe, say, table
 from corral.cli.place import Place, at
 from corral.cli.root import Group
-from corral.client.models import DataLocation, DataLocationAnswer, Disk
+from corral.client.machine_models import DataLocation, DataLocationAnswer, Disk
 
 GIB = 1 << 30
 

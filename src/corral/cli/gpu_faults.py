@@ -10,7 +10,7 @@ import click
 from corral.cli.output import Column, age, column, emit, safe, say, state_style, table
 from corral.cli.place import Place, at
 from corral.cli.root import Command
-from corral.client.models import Fault
+from corral.client.machine_models import Fault
 
 
 @click.command(cls=Command)

@@ -16,7 +16,7 @@ from corral.cli.removal import remove
 from corral.cli.root import Group
 from corral.cli.updates import release_text, update
 from corral.client.errors import CorralError
-from corral.client.models import Affected, MachineDetails
+from corral.client.machine_models import Affected, MachineDetails
 
 
 @click.group(cls=Group)

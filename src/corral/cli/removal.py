@@ -10,7 +10,7 @@ from corral.cli.confirm import typed_name, warn
 from corral.cli.output import emit, safe, say, shown
 from corral.cli.place import Place, at
 from corral.cli.root import Command
-from corral.client.models import Removal
+from corral.client.machine_models import Removal
 
 FOLLOWS = "On first contact it is told, and stops."
 

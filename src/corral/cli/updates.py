@@ -12,7 +12,7 @@ from corral.cli.output import Column, column, emit, note, safe, say, table, want
 from corral.cli.place import Place, at
 from corral.cli.root import Command
 from corral.client.errors import CorralError
-from corral.client.models import Machine
+from corral.client.machine_models import Machine
 from corral.client.updates import ClusterUpdate, UpdatedMachine, UpdatePreview
 
 EVERY_S = 2.0

@@ -9,16 +9,8 @@ from corral.client import money
 from corral.client.cluster_models import Leaving
 from corral.client.decode import decode
 from corral.client.gpu_faults import GpuFaults
-from corral.client.models import (
-    Affected,
-    ClusterInfo,
-    DataLocationAnswer,
-    JoinToken,
-    Machine,
-    MachineDetails,
-    NewJoinToken,
-    Removal,
-)
+from corral.client.machine_models import Affected, DataLocationAnswer, Machine, MachineDetails, Removal
+from corral.client.models import ClusterInfo, JoinToken, NewJoinToken
 from corral.client.reservations import Placement, Reservations
 from corral.client.transport import Transport, quoted
 from corral.client.updates import Updates

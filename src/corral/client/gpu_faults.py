@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from corral.client.decode import View, decode
-from corral.client.models import Fault
+from corral.client.machine_models import Fault
 from corral.client.transport import Transport, quoted
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from corral.client.decode import View, decode
 from corral.client.errors import CorralError
-from corral.client.models import Running, Window
+from corral.client.machine_models import Running, Window
 from corral.client.transport import Transport, quoted
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from corral.client.decode import View, decode
-from corral.client.models import Machine, Running
+from corral.client.machine_models import Machine, Running
 from corral.client.transport import Transport, quoted
 
 DRY_RUN = {"dry_run": "true"}

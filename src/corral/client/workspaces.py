@@ -9,7 +9,8 @@ from corral.client import topology
 from corral.client.compute import ComputeCluster, creation
 from corral.client.compute_models import ComputeInfo, Explanation
 from corral.client.decode import decode
-from corral.client.models import Access, AllocatedMachine, NewJoinToken, WorkspaceInfo, WorkspaceMember
+from corral.client.machine_models import AllocatedMachine
+from corral.client.models import Access, NewJoinToken, WorkspaceInfo, WorkspaceMember
 from corral.client.topology import LocatedGpu, TopologySite
 from corral.client.transport import Transport, quoted
 

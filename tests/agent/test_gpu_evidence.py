@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from corral.protocol.gpu_faults import ClearFault, FaultCleared, GpuHealth, KernelLine
+
 from corral.agent.kernel_log import KernelLog
-from corral.protocol.messages import Ack, ClearFault, FaultCleared, GpuHealth, KernelLine
+from corral.protocol.messages import Ack
 from tests.agent.fake_site import fake_site, run, until
 from tests.agent.test_kernel_log import XID, line
 from tests.agent.test_loop import agent

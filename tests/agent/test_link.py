@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
 import pytest
+from corral.protocol.gpu_faults import ClearFault
+from corral.protocol.updates import Update
 
 from corral.agent.backoff import Jitter
 from corral.agent.link import Link, Pace, removed_by, retry_after
@@ -18,7 +20,6 @@ from corral.protocol.messages import (
     CLOSE_SUPERSEDED,
     CLOSE_UNAUTHORIZED,
     Ack,
-    ClearFault,
     Described,
     Desired,
     Hello,
@@ -26,7 +27,6 @@ from corral.protocol.messages import (
     OpenStream,
     Removed,
     Report,
-    Update,
     Welcome,
 )
 from tests.agent.fake_site import FakeSite, fake_site, run, until

@@ -15,6 +15,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 import pytest
+from corral.protocol.gpu_faults import GpuHealth
 
 from corral.agent import allocation, main
 from corral.agent.calls import ThreadCalls
@@ -32,7 +33,6 @@ from corral.protocol.messages import (
     Desired,
     DesiredAllocation,
     Gpu,
-    GpuHealth,
     Inventory,
     Removed,
     Welcome,

@@ -12,7 +12,7 @@ from sqlalchemy import update
 
 import corral
 from corral.cli import updates
-from corral.protocol import messages as wire
+from corral.protocol import updates as wire_updates
 from corral.store.tables.machines import machines
 from tests import scripted_agent
 from tests.cli.conftest import Cli, Running
@@ -39,10 +39,10 @@ def connected(running: Running, name: str, *, fails: str = "", works: str = "") 
         with scripted_agent.session(running.site, machine, "old", release=OLD) as speaker:
             speaker.report(release=OLD)
             up.set()
-            ask = speaker.next(wire.Update).ask
+            ask = speaker.next(wire_updates.Update).ask
             if fails or works:
-                state = wire.UpdateState.FAILED if fails else wire.UpdateState.RUNNING
-                speaker.report(release=OLD, update=wire.UpdateReport(ask, state, fails or works))
+                state = wire_updates.UpdateState.FAILED if fails else wire_updates.UpdateState.RUNNING
+                speaker.report(release=OLD, update=wire_updates.UpdateReport(ask, state, fails or works))
                 leave.wait(30)
                 return
         with scripted_agent.session(running.site, machine, "new", release=NEW) as speaker:

@@ -11,16 +11,10 @@ from typing import Any
 
 import httpx
 import pytest
+from corral.protocol.gpu_faults import ClearFault, FaultCleared, GpuHealth, KernelLine
 from fastapi import FastAPI
 
-from corral.protocol.messages import (
-    ClearFault,
-    FaultCleared,
-    Gpu,
-    GpuHealth,
-    Inventory,
-    KernelLine,
-)
+from corral.protocol.messages import Gpu, Inventory
 from corral.server import clearing
 from corral.store.engine import Database
 from tests.live_server import Site, eventually, live_server

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import update
 
 from corral.protocol import messages as wire
+from corral.protocol import updates as wire_updates
 from corral.server.artefact import Artefact
 from corral.store.engine import Database
 from corral.store.tables.machines import machines
@@ -154,23 +155,23 @@ def test_each_session_is_told_until_the_machine_has_answered(site: Site, world: 
     where = (world.ids.orgs["acme"], world.ids.clusters["default"])
     machine = scripted_agent.enrol(site.db, where, "m")[0]
     admin = world.client("admin")
-    wanted = wire.Update(1, SERVED, SUM, len(b"a release"), "/api/v1/agent/artefact")
+    wanted = wire_updates.Update(1, SERVED, SUM, len(b"a release"), "/api/v1/agent/artefact")
     with scripted_agent.session(site, machine, "a") as speaker:
         speaker.report()
         assert admin.post(f"{NODES}/m/update").status_code == 202
-        assert speaker.next(wire.Update) == wanted
+        assert speaker.next(wire_updates.Update) == wanted
     with scripted_agent.session(site, machine, "b") as speaker:
-        speaker.report(update=wire.UpdateReport(1, wire.UpdateState.RUNNING, "downloads"))
-        assert speaker.next(wire.Update) == wanted
+        speaker.report(update=wire_updates.UpdateReport(1, wire_updates.UpdateState.RUNNING, "downloads"))
+        assert speaker.next(wire_updates.Update) == wanted
         shown = admin.get(f"{NODES}/m").json()["machine"]["update"]
         assert (shown["state"], shown["message"]) == ("running", "downloads")
     with scripted_agent.session(site, machine, "c") as speaker:
-        speaker.report(update=wire.UpdateReport(1, wire.UpdateState.FAILED, "no \0room" + "x" * 1000))
+        speaker.report(update=wire_updates.UpdateReport(1, wire_updates.UpdateState.FAILED, "no \0room" + "x" * 1000))
         speaker.next(wire.Desired)
         assert admin.get(f"{NODES}/m").json()["machine"]["update"]["message"].startswith("no room")
-        assert not any(isinstance(message, wire.Update) for message in speaker.inbox)
+        assert not any(isinstance(message, wire_updates.Update) for message in speaker.inbox)
         assert admin.post(f"{NODES}/m/update").status_code == 202
-        assert speaker.next(wire.Update).ask == 2
+        assert speaker.next(wire_updates.Update).ask == 2
     with scripted_agent.session(site, machine, "d", release=SERVED) as speaker:
         speaker.report(release=SERVED)
         eventually(lambda: admin.get(f"{NODES}/m").json()["machine"]["update"] is None)
@@ -182,9 +183,9 @@ def test_a_report_that_differs_only_in_what_the_update_does_is_taken_in(site: Si
     with scripted_agent.session(site, machine, "a") as speaker:
         speaker.report()
         world.client("admin").post(f"{NODES}/m/update")
-        speaker.next(wire.Update)
+        speaker.next(wire_updates.Update)
         for doing in ("downloads", "tests itself", "waits to be downloaded: HTTP 429"):
-            speaker.report(update=wire.UpdateReport(1, wire.UpdateState.RUNNING, doing))
+            speaker.report(update=wire_updates.UpdateReport(1, wire_updates.UpdateState.RUNNING, doing))
             assert world.client("admin").get(f"{NODES}/m").json()["machine"]["update"]["message"] == doing
 
 
@@ -194,7 +195,7 @@ def test_an_agent_that_knows_no_updates_goes_on_and_stays_asked(site: Site, worl
     with scripted_agent.session(site, machine, "a") as speaker:
         speaker.report()
         world.client("admin").post(f"{NODES}/m/update")
-        speaker.next(wire.Update)
+        speaker.next(wire_updates.Update)
         assert speaker.report(cpu_percent=1.0).seq == speaker.seq
         assert world.client("admin").get(f"{NODES}/m").json()["machine"]["update"]["state"] == "asked"
 
@@ -204,5 +205,5 @@ def test_a_hostile_number_of_an_ask_changes_nothing(site: Site, world: World, as
     where = (world.ids.orgs["acme"], world.ids.clusters["default"])
     machine = scripted_agent.enrol(site.db, where, "m")[0]
     with scripted_agent.session(site, machine, "a") as speaker:
-        speaker.say_report(update=wire.UpdateReport(ask, wire.UpdateState.FAILED, "x"))
+        speaker.say_report(update=wire_updates.UpdateReport(ask, wire_updates.UpdateState.FAILED, "x"))
     assert world.client("admin").get(f"{NODES}/m").json()["machine"]["update"] is None

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from corral.protocol.updates import Update
 from sqlalchemy import update
 
 from corral.agent.site import Site
@@ -14,7 +15,6 @@ from corral.client.clusters import Cluster
 from corral.client.config import Site as ClientSite
 from corral.client.transport import Transport
 from corral.client.updates import ClusterUpdate
-from corral.protocol.messages import Update
 from corral.server.artefact import Artefact
 from corral.sim.fleet import Fleet, FleetSpec
 from corral.sim.machine import Hardware, SimMachine

@@ -19,7 +19,8 @@ from corral.agent.data_folder import DataFolder, DriveKey, FolderError, Place
 from corral.agent.drivers.base import DriverError
 from corral.agent.state import DATA_LOCATION, StateFolder, Unwritable
 from corral.agent.waiting import set_or_after
-from corral.protocol.messages import DataLocation, DataLocationSeen, DataState, DesiredAllocation
+from corral.protocol.data_location import DataLocation, DataLocationSeen, DataState
+from corral.protocol.messages import DesiredAllocation
 
 log = logging.getLogger(__name__)
 CHECK_EVERY_S, RETRY_FIRST_S, RETRY_CAP_S = 10.0, 1.0, 60.0

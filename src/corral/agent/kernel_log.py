@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from corral.agent.inventory.files import printable
-from corral.protocol.messages import Condition, KernelLine
+from corral.protocol.gpu_faults import KernelLine
+from corral.protocol.messages import Condition
 
 KMSG = Path("/dev/kmsg")
 RECORDS_A_TIME = 2_000

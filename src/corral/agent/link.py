@@ -23,6 +23,7 @@ from corral.agent.backoff import Doubling, Jitter
 from corral.agent.site import Site
 from corral.agent.waiting import bounded, cancelled, set_or_after
 from corral.protocol import codec
+from corral.protocol.gpu_faults import ClearFault, FaultCleared
 from corral.protocol.messages import (
     CLOSE_REMOVED,
     CLOSE_SUPERSEDED,
@@ -30,18 +31,16 @@ from corral.protocol.messages import (
     CLOSE_UNAUTHORIZED,
     SERVER_MESSAGES,
     Ack,
-    ClearFault,
     Described,
     Desired,
-    FaultCleared,
     Hello,
     OpenStream,
     Removed,
     Report,
     StreamRefused,
-    Update,
     Welcome,
 )
+from corral.protocol.updates import Update
 
 log = logging.getLogger(__name__)
 

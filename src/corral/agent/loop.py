@@ -40,21 +40,19 @@ from corral.agent.tunnel import Streams
 from corral.agent.update import Updater
 from corral.agent.waiting import bounded, cancelled, set_or_after
 from corral.agent.work import BootClock
+from corral.protocol.gpu_faults import ClearFault, FaultCleared, KernelLine
 from corral.protocol.messages import (
     PROTOCOL_VERSION,
     Ack,
-    ClearFault,
     Condition,
     Described,
     Desired,
-    FaultCleared,
     Hello,
-    KernelLine,
     OpenStream,
     Report,
-    Update,
     Welcome,
 )
+from corral.protocol.updates import Update
 
 log = logging.getLogger(__name__)
 OBSERVE_EVERY_S = 10.0

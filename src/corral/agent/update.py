@@ -21,7 +21,7 @@ from corral.agent.records import Record, forget, keep, recall
 from corral.agent.release import Refused, Unreachable
 from corral.agent.site import Site
 from corral.agent.state import StateError, StateFolder
-from corral.protocol.messages import Update, UpdateReport, UpdateState
+from corral.protocol.updates import Update, UpdateReport, UpdateState
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from corral.protocol.data_location import DataLocation, DataLocationSeen
+from corral.protocol.gpu_faults import ClearFault, FaultCleared, GpuHealth, KernelLine
+from corral.protocol.updates import Update, UpdateReport
+
 PROTOCOL_VERSION = 1
 """History: 1 = the first release."""
 
@@ -50,24 +54,6 @@ class Gpu:
     """Why it is not ok, for people."""
     busy: str = ""
     """Who holds its memory though no container of Corral's uses it ("" = nobody); such a GPU is not assignable."""
-
-
-@dataclass(frozen=True)
-class GpuHealth:
-    """What a GPU's own counters say: evidence, which the server judges. -1 = it does not tell."""
-
-    uuid: str
-    vendor: str = "nvidia"
-    ecc_volatile: int = -1
-    """Uncorrectable memory errors since the driver was loaded ..."""
-    ecc_aggregate: int = -1
-    """... and in the GPU's life."""
-    remap_failed: bool = False
-    """A memory row could not be replaced."""
-    nvlinks: int = 0
-    nvlinks_up: int = 0
-    recovery_action: int = -1
-    """NVML's code of what the driver asks for; 0 = nothing."""
 
 
 @dataclass(frozen=True)
@@ -209,63 +195,6 @@ class Welcome:
     """Jitter chosen by the server, so that a fleet does not report in one second."""
 
 
-class DataState(str, Enum):
-    """Where the data location stands on its machine."""
-
-    MAKING = "making"
-    READY = "ready"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True)
-class DataLocation:
-    """The one folder where this machine may keep drive copies, for good until told otherwise."""
-
-    generation: int
-    """Another one: make the folder, also if it was made once and is not there any more."""
-    path: str = ""
-    """"": none is chosen."""
-    mount: str = ""
-    """Where the disk that it lies on is mounted: on no other one it may be made."""
-    max_bytes: int = 0
-    """0 = the disk is the limit."""
-
-
-@dataclass(frozen=True)
-class DataLocationSeen:
-    generation: int
-    state: DataState
-    message: str = ""
-    """Why it failed, for people; holds no changing number."""
-    copies: int = 0
-    """Drives that are kept there."""
-
-
-class UpdateState(str, Enum):
-    """Where the agent stands with an `Update`. Done is no state: reports are then of the new release, without any."""
-
-    RUNNING = "running"  # `message` says what is going on, or for what it waits
-    FAILED = "failed"  # the old release goes on; not tried again for the same ask
-
-
-@dataclass(frozen=True)
-class UpdateReport:
-    ask: int
-    """Of the `Update` that this is about."""
-    state: UpdateState
-    message: str = ""
-    """For people."""
-
-
-@dataclass(frozen=True)
-class KernelLine:
-    """A line of the kernel's own about a GPU, as it stands in its log."""
-
-    seq: int
-    """The kernel's; counts through one boot."""
-    text: str
-
-
 @dataclass(frozen=True)
 class Report:
     seq: int
@@ -353,21 +282,6 @@ class Described:
     allocations: tuple[DesiredAllocation, ...]
 
 
-@dataclass(frozen=True)
-class Update:
-    """Update the agent to the release that the site serves; said again to each session until the agent has answered."""
-
-    ask: int
-    """Counts the asks of this machine: one that failed is tried again when another number asks."""
-    release: str
-    sha256: str
-    """Of the agent's file, hex."""
-    size: int
-    """Bytes."""
-    path: str
-    """Path on the site's own address of the folder that holds the agent's file and its SHA256SUMS."""
-
-
 class StreamTarget(str, Enum):
     SSH = "ssh"
     PORT = "port"  # TCP to `port` on the container's own loopback
@@ -393,28 +307,6 @@ class StreamRefused:
 
     stream: str
     message: str
-
-
-@dataclass(frozen=True)
-class ClearFault:
-    """An admin clears a GPU's faults: read its counters anew and answer `FaultCleared`, at once. Nothing is stored."""
-
-    ask: str
-    """Random; the answer names it."""
-    vendor: str
-    uuid: str
-
-
-@dataclass(frozen=True)
-class FaultCleared:
-    """The answer: faults count from here."""
-
-    ask: str
-    boot_id: str
-    kernel_seq: int
-    """The newest line of the kernel's log, -1 = the log cannot be read."""
-    health: GpuHealth | None = None
-    """None: the GPU does not answer now."""
 
 
 @dataclass(frozen=True)

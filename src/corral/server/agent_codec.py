@@ -17,7 +17,10 @@ import msgspec
 from corral.domain import allocations, data_location, faults, ids, inventory, updates
 from corral.domain import sessions as domain
 from corral.domain.resources import Resources
+from corral.protocol import data_location as wire_data
+from corral.protocol import gpu_faults as wire_faults
 from corral.protocol import messages as wire
+from corral.protocol import updates as wire_updates
 from corral.server.artefact import ARTEFACT_FOLDER, Artefact
 
 LOG_LINE, MESSAGE, TAIL, SHORT = 2_000, 1_000, 64 * 1024, 300
@@ -121,12 +124,12 @@ def fingerprint(said: wire.Report) -> int:
     return hash((*parts, said.data_location, said.update))
 
 
-def fault_cleared(said: wire.FaultCleared) -> faults.Acknowledged:
+def fault_cleared(said: wire_faults.FaultCleared) -> faults.Acknowledged:
     counters = None if said.health is None else _counters(said.health)
     return faults.Acknowledged(_text(said.boot_id, 64), max(-1, min(said.kernel_seq, EXACT_MAX)), counters)
 
 
-def _new_lines(said: Sequence[wire.KernelLine]) -> list[wire.KernelLine]:
+def _new_lines(said: Sequence[wire_faults.KernelLine]) -> list[wire_faults.KernelLine]:
     """Return the lines that are read, by their numbers; one out of range means nothing."""
     able = [line for line in said[: faults.MAX_LINES] if 0 <= line.seq <= EXACT_MAX]
     return sorted(able, key=lambda line: line.seq)
@@ -166,24 +169,24 @@ def desired(works: Iterable[allocations.Desired], location: data_location.Wanted
     )
 
 
-def _told_location(wanted: data_location.Wanted) -> wire.DataLocation:
+def _told_location(wanted: data_location.Wanted) -> wire_data.DataLocation:
     chosen = wanted.chosen
     if chosen is None:
-        return wire.DataLocation(wanted.generation)
-    return wire.DataLocation(wanted.generation, chosen.path, chosen.mount, chosen.max_bytes)
+        return wire_data.DataLocation(wanted.generation)
+    return wire_data.DataLocation(wanted.generation, chosen.path, chosen.mount, chosen.max_bytes)
 
 
-def update(ask: updates.Ask, made: Artefact) -> wire.Update:
-    return wire.Update(ask.number, ask.release, made.sha256, made.size, ARTEFACT_FOLDER)
+def update(ask: updates.Ask, made: Artefact) -> wire_updates.Update:
+    return wire_updates.Update(ask.number, ask.release, made.sha256, made.size, ARTEFACT_FOLDER)
 
 
-def _update(said: wire.UpdateReport | None) -> updates.Said | None:
+def _update(said: wire_updates.UpdateReport | None) -> updates.Said | None:
     if said is None:
         return None
     return updates.Said(_number(said.ask), updates.State(said.state.value), _text(said.message, SHORT))
 
 
-def _data_location(said: wire.DataLocationSeen | None) -> data_location.Seen | None:
+def _data_location(said: wire_data.DataLocationSeen | None) -> data_location.Seen | None:
     if said is None:
         return None
     state = data_location.State(said.state.value)
@@ -251,7 +254,7 @@ def _inventory(said: wire.Inventory, digest: str) -> inventory.Inventory:
     )
 
 
-def _counters(said: wire.GpuHealth) -> faults.Counters:
+def _counters(said: wire_faults.GpuHealth) -> faults.Counters:
     def counter(number: int) -> int:
         return max(-1, min(number, EXACT_MAX))
 

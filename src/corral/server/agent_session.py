@@ -21,6 +21,7 @@ from corral.domain.data_location import Wanted
 from corral.domain.errors import Refusal
 from corral.domain.sessions import Opened
 from corral.domain.updates import Ask
+from corral.protocol import gpu_faults as wire_faults
 from corral.protocol import messages as wire
 from corral.server import agent_codec as codec
 from corral.server.budget import Budget
@@ -176,7 +177,7 @@ class Session:
             await self._described(codec.described(message))
         elif isinstance(message, wire.StreamRefused):
             self._hub.stream_refused(self.opened.machine_id, message)
-        elif isinstance(message, wire.FaultCleared):
+        elif isinstance(message, wire_faults.FaultCleared):
             if self._hub.clearing.answered(self, message):
                 self._kernel.forget()
         elif isinstance(message, wire.Hello):

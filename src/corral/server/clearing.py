@@ -16,7 +16,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from corral.domain.errors import Refusal
 from corral.domain.faults import Acknowledged
-from corral.protocol import messages as wire
+from corral.protocol import gpu_faults as wire_faults
 from corral.server import agent_codec as codec
 from corral.usecases.faults import Answered
 
@@ -46,7 +46,7 @@ class Clearing:
         self._waiting[ask] = _Waiting(session, future)
         try:
             async with asyncio.timeout(WITHIN_S):
-                await session.send("clear_fault", wire.ClearFault(ask, vendor, uuid))
+                await session.send("clear_fault", wire_faults.ClearFault(ask, vendor, uuid))
                 return Answered(await future, session.opened.epoch)
         except TimeoutError:
             raise Refusal(
@@ -59,7 +59,7 @@ class Clearing:
         finally:
             del self._waiting[ask]
 
-    def answered(self, session: Session, said: wire.FaultCleared) -> bool:
+    def answered(self, session: Session, said: wire_faults.FaultCleared) -> bool:
         """Take an answer, and return whether it is one; what this session was not asked for says nothing."""
         waiting = self._waiting.get(said.ask)
         if waiting is None or waiting.session is not session or waiting.future.done():

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 from corral.domain.faults import MAX_LINES
 from corral.domain.kernel_lines import read
+from corral.protocol import gpu_faults as wire_faults
 from corral.protocol import messages as wire
 from corral.server.agent_codec import EXACT_MAX
 from corral.server.budget import Budget
@@ -72,11 +73,11 @@ class KernelNews:
         """Something was cleared: what was judged before is new when it is said again."""
         self._judged.clear()
 
-    def _fresh(self, said: wire.Report) -> list[wire.KernelLine]:
+    def _fresh(self, said: wire.Report) -> list[wire_faults.KernelLine]:
         seen = self._seen if said.boot_id == self._boot else -1
         return [line for line in said.kernel_lines[:MAX_LINES] if seen < line.seq <= EXACT_MAX]
 
-    def _read(self, boot: str, fresh: list[wire.KernelLine]) -> Mapping[int, Key]:
+    def _read(self, boot: str, fresh: list[wire_faults.KernelLine]) -> Mapping[int, Key]:
         """Return what lines are about: those that were read before, and as many others as may be read now."""
         known = self._keys if boot == self._keys_boot else {}
         keys: dict[int, Key] = {}
@@ -93,6 +94,6 @@ class KernelNews:
         self._judged = {key: at for key, at in self._judged.items() if now - at < AGAIN_AFTER_S}
 
 
-def _key(line: wire.KernelLine) -> Key:
+def _key(line: wire_faults.KernelLine) -> Key:
     said = read(line.text)
     return (said.slot, said.code) if said is not None else ("", "")

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 
-from corral.protocol.messages import Gpu, GpuHealth, KernelLine
+from corral.protocol.gpu_faults import GpuHealth, KernelLine
+from corral.protocol.messages import Gpu
 
 NVLINKS = 18
 

@@ -18,28 +18,23 @@ from corral.agent.inventory.digest import digest
 from corral.agent.link import Link, Pace
 from corral.agent.site import Site
 from corral.agent.work import BootClock, WorkMemory
+from corral.protocol.data_location import DataLocation, DataLocationSeen, DataState
+from corral.protocol.gpu_faults import ClearFault, FaultCleared
 from corral.protocol.messages import (
     PROTOCOL_VERSION,
     Ack,
-    ClearFault,
-    DataLocation,
-    DataLocationSeen,
-    DataState,
     Described,
     Desired,
     Disk,
-    FaultCleared,
     Gpu,
     GpuTelemetry,
     Hello,
     Inventory,
     OpenStream,
     Report,
-    Update,
-    UpdateReport,
-    UpdateState,
     Welcome,
 )
+from corral.protocol.updates import Update, UpdateReport, UpdateState
 from corral.sim.faults import FaultKind, SimGpus
 
 GIB = 1024

@@ -12,7 +12,8 @@ from corral.agent.inventory.files import printable
 from corral.agent.inventory.known import KnownGpus
 from corral.agent.inventory.probe_messages import Answer, Device, ProbeStatus
 from corral.agent.inventory.supervisor import Patience, ProbeSupervisor
-from corral.protocol.messages import Condition, Gpu, GpuHealth, GpuState, GpuTelemetry
+from corral.protocol.gpu_faults import GpuHealth
+from corral.protocol.messages import Condition, Gpu, GpuState, GpuTelemetry
 
 DEADLINE_S = 20.0
 """For one answer of a probe that is up."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from corral.protocol.messages import GpuHealth
+from corral.protocol.gpu_faults import GpuHealth
 
 T = TypeVar("T")
 NOT_TOLD = -1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from corral.protocol.messages import GpuHealth
+from corral.protocol.gpu_faults import GpuHealth
 
 REQUEST = b'{"read":"gpus"}\n'
 

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from corral.protocol.data_location import DataLocation, DataLocationSeen, DataState
 
 from corral.agent import data_location
 from corral.agent.calls import ThreadCalls
@@ -18,6 +17,7 @@ from corral.agent.data_location import DataKeeper
 from corral.agent.drivers.base import DriverError
 from corral.agent.state import DATA_LOCATION, StateFolder, Unwritable
 from corral.agent.waiting import cancelled
+from corral.protocol.data_location import DataLocation, DataLocationSeen, DataState
 from tests import disks
 from tests.agent.fake_site import run, until
 from tests.agent.scripted import want

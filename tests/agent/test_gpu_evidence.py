@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from corral.protocol.gpu_faults import ClearFault, FaultCleared, GpuHealth, KernelLine
-
 from corral.agent.kernel_log import KernelLog
+from corral.protocol.gpu_faults import ClearFault, FaultCleared, GpuHealth, KernelLine
 from corral.protocol.messages import Ack
 from tests.agent.fake_site import fake_site, run, until
 from tests.agent.test_kernel_log import XID, line

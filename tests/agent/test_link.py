@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
 import pytest
-from corral.protocol.gpu_faults import ClearFault
-from corral.protocol.updates import Update
 
 from corral.agent.backoff import Jitter
 from corral.agent.link import Link, Pace, removed_by, retry_after
 from corral.agent.site import Site
+from corral.protocol.gpu_faults import ClearFault
 from corral.protocol.messages import (
     CLOSE_REMOVED,
     CLOSE_SUPERSEDED,
@@ -29,6 +28,7 @@ from corral.protocol.messages import (
     Report,
     Welcome,
 )
+from corral.protocol.updates import Update
 from tests.agent.fake_site import FakeSite, fake_site, run, until
 from tests.agent.scripted import want
 

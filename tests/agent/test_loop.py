@@ -15,7 +15,6 @@ from http import HTTPStatus
 from pathlib import Path
 
 import pytest
-from corral.protocol.gpu_faults import GpuHealth
 
 from corral.agent import allocation, main
 from corral.agent.calls import ThreadCalls
@@ -27,6 +26,7 @@ from corral.agent.observe import Observation, Ours, with_foreign
 from corral.agent.site import Site
 from corral.agent.state import KEY, MACHINE, Machine, StateFolder, Unwritable
 from corral.agent.work import BootClock, WorkFolder
+from corral.protocol.gpu_faults import GpuHealth
 from corral.protocol.messages import (
     AllocationState,
     Condition,

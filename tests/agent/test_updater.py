@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from corral.protocol.updates import Update, UpdateReport, UpdateState
 
 import corral
 from corral.agent import join, release
@@ -15,6 +14,7 @@ from corral.agent.records import Record, keep, recall
 from corral.agent.site import Site
 from corral.agent.state import TOMBSTONE, StateFolder, Tombstone
 from corral.agent.update import CUT_SHORT, Updater
+from corral.protocol.updates import Update, UpdateReport, UpdateState
 from tests.agent.fake_site import run, until
 
 NEW = Update(1, "9.9.9", "ab" * 32, 10, "/files")

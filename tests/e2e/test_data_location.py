@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from corral.client.machine_models import DataLocation
 
 from corral.client.errors import CorralError
+from corral.client.machine_models import DataLocation
 from tests import disks
 from tests.e2e.stack import WITHIN_S, Stack
 from tests.live_server import eventually

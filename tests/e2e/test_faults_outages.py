@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from corral.client.machine_models import Machine as MachineShown
 
 from corral.client.errors import CorralError
+from corral.client.machine_models import Machine as MachineShown
 from tests.e2e import ground
 from tests.e2e.stack import WITHIN_S, Machine, Stack
 from tests.live_server import eventually

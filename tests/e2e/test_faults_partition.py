@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from corral.client.machine_models import Machine as MachineShown
 
+from corral.client.machine_models import Machine as MachineShown
 from tests.e2e import ground
 from tests.e2e.stack import WITHIN_S, Stack
 from tests.live_server import eventually

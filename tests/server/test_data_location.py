@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from corral.protocol.data_location import DataLocation, DataLocationSeen, DataState
 from sqlalchemy import update
 
+from corral.protocol.data_location import DataLocation, DataLocationSeen, DataState
 from corral.protocol.messages import Desired, Disk
 from corral.store.engine import Database
 from corral.store.tables.machines import machines

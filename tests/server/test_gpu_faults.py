@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
-from corral.protocol.gpu_faults import ClearFault, FaultCleared, GpuHealth, KernelLine
 from fastapi import FastAPI
 
+from corral.protocol.gpu_faults import ClearFault, FaultCleared, GpuHealth, KernelLine
 from corral.protocol.messages import Gpu, Inventory
 from corral.server import clearing
 from corral.store.engine import Database

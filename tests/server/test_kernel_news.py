@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from corral.protocol.gpu_faults import KernelLine
 
 from corral.agent.kernel_log import KernelLog
 from corral.domain import kernel_lines
+from corral.protocol.gpu_faults import KernelLine
 from corral.protocol.messages import Report
 from corral.server import kernel_news
 from corral.server.kernel_news import AGAIN_AFTER_S, MANY, MANY_AFTER_S, MOST_REMEMBERED, READ_BURST, KernelNews

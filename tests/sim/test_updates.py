@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from corral.protocol.updates import Update
 from sqlalchemy import update
 
 from corral.agent.site import Site
@@ -15,6 +14,7 @@ from corral.client.clusters import Cluster
 from corral.client.config import Site as ClientSite
 from corral.client.transport import Transport
 from corral.client.updates import ClusterUpdate
+from corral.protocol.updates import Update
 from corral.server.artefact import Artefact
 from corral.sim.fleet import Fleet, FleetSpec
 from corral.sim.machine import Hardware, SimMachine

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from corral.protocol.data_location import DataLocation
 
 from corral.agent.calls import InlineCalls
 from corral.agent.data_folder import DataFolder, Owner, Place
 from corral.agent.data_location import DataKeeper
 from corral.agent.drivers.base import DriverError
 from corral.agent.state import StateFolder
+from corral.protocol.data_location import DataLocation
 from corral.protocol.messages import DesiredAllocation
 from tests import disks, podman
 from tests.disks import Disk

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from corral.protocol.gpu_faults import GpuHealth
 
 from corral.agent.inventory.gpus import GpuProbe
+from corral.protocol.gpu_faults import GpuHealth
 from tests.fake_nvml import FakeGpu, FakeNvml, fake_gpu
 
 Make = Callable[[], GpuProbe]

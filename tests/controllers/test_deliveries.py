@@ -16,28 +16,21 @@ import pytest
 from anyio import to_thread
 from sqlalchemy import select, update
 
-from corral.controllers.deliveries import (
-    AT_ONCE,
-    OF_A_TARGET,
-    OF_AN_ORG,
-    SERVICES_OF_AN_ORG,
-    TOGETHER,
-    Deliveries,
-    Job,
-)
+from corral.controllers.deliveries import TOGETHER, Deliveries, Job
 from corral.domain.ids import uuid7
+from corral.domain.turns import AT_ONCE, OF_A_TARGET, OF_AN_ORG, SERVICES_OF_AN_ORG
 from corral.domain.webhooks import FAILING_FOR, Outcome
 from corral.store import deliveries as rows
 from corral.store.engine import Database
 from corral.store.tables.alerts import alert_rules, deliveries, webhooks
 from corral.store.tables.journal import journal
-from corral.store.transaction import Row, Scope
+from corral.store.transaction import Row, Scope, Tx
 from corral.usecases import alert_rules as rules
 from corral.usecases import deliveries as use
 from corral.usecases import webhooks as hooks
 from tests.conftest import Clock
 from tests.live_server import DEADLINE_S
-from tests.usecases.test_telling import SEAL, add_rule, add_webhook
+from tests.usecases.test_telling import SEAL, add_rule, add_webhook, all_due
 from tests.world import World
 
 TAKEN, FAILED = Outcome(200), Outcome(503, error="It answered 503.")
@@ -187,7 +180,7 @@ def test_one_that_takes_again_is_failing_no_more(world: World, clock: Clock) -> 
     (id,) = put(world, hook)
     with world.db.write() as tx:
         tx.run(update(webhooks).values(failing_since=clock.now - timedelta(days=4)))
-        (due,) = use.due(tx, (), 9)
+        (due,) = all_due(tx)
         use.settle(tx, [use.Result(due, TAKEN)], lambda: 0.5)
     assert all_of(world, webhooks)[0]["failing_since"] is None and done(world) == [id]
 
@@ -199,7 +192,7 @@ def test_a_webhook_that_is_gone_or_has_taken_nothing_for_days_is_disabled(world_
     with world_on_both.db.write() as tx:
         for hook, since in ((failing, FAILING_FOR), (young, FAILING_FOR - timedelta(seconds=1))):
             tx.run(update(webhooks).where(webhooks.c.id == hook).values(failing_since=clock.now - since))
-        dues = {due.target_id: due for due in use.due(tx, (), 9)}
+        dues = {due.target_id: due for due in all_due(tx)}
         outcomes = {gone: Outcome(410), failing: FAILED, young: FAILED}
         use.settle(tx, [use.Result(dues[hook], outcome) for hook, outcome in outcomes.items()], lambda: 0.5)
     enabled = {row["id"]: (row["enabled"], row["disabled_because"]) for row in all_of(world_on_both, webhooks)}
@@ -244,8 +237,7 @@ def test_what_is_on_its_way_is_not_begun_again(world: World) -> None:
     assert [job.target for job in outside.begun].count(slow) == 1
 
 
-def test_much_that_waits_for_one_target_hides_nothing_behind_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corral.controllers.deliveries.WINDOW", 10)
+def test_much_that_waits_for_one_target_hides_nothing_behind_it(world: World) -> None:
     slow, quick = add_webhook(world), add_webhook(world)
     outside = Outside(holds={slow})
     put(world, slow, 40)
@@ -258,10 +250,7 @@ def test_much_that_waits_for_one_target_hides_nothing_behind_it(world: World, mo
     asyncio.run(run())
 
 
-def test_an_organisation_with_many_slow_targets_leaves_room_for_others(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("corral.controllers.deliveries.WINDOW", 10)
+def test_an_organisation_with_many_slow_targets_leaves_room_for_others(world: World) -> None:
     slow = [add_webhook(world) for _ in range(10)]
     quick = add_webhook(world, who="rival", org="rival")
     outside = Outside(holds=set(slow))
@@ -395,7 +384,7 @@ def test_what_is_removed_or_disabled_is_sent_no_more(world_on_both: World) -> No
         hooks.remove(ctx, removed)
         hooks.change(ctx, SEAL, disabled, hooks.Change(enabled=False))
     with world_on_both.db.read() as tx:
-        assert not use.due(tx, (), 9)
+        assert not all_due(tx)
     assert {row["error"] for row in all_of(world_on_both)} == {"The webhook was removed.", "The webhook was disabled."}
 
 
@@ -403,7 +392,7 @@ def test_a_result_for_what_was_dropped_meanwhile_changes_nothing(world: World) -
     hook = add_webhook(world)
     put(world, hook)
     with world.db.write() as tx:
-        (due,) = use.due(tx, (), 9)
+        (due,) = all_due(tx)
         rows.drop_waiting(tx, hook, "dropped")
         use.settle(tx, [use.Result(due, FAILED)], lambda: 0.5)
     (row,) = all_of(world)
@@ -414,13 +403,143 @@ def test_what_is_done_is_forgotten_after_its_time_and_what_waits_is_not(world_on
     hook = add_webhook(world_on_both)
     put(world_on_both, hook, 2)
     with world_on_both.db.write() as tx:
-        (first, _) = use.due(tx, (), 9)
+        (first, _) = all_due(tx)
         use.settle(tx, [use.Result(first, TAKEN)], lambda: 0.5)
     clock.forward(timedelta(days=30).total_seconds())
     with world_on_both.db.write() as tx:
-        assert use.forget_old(tx) == 0
+        assert not use.forget_old(tx)
+    assert len(all_of(world_on_both)) == 2
     clock.forward(1)
     with world_on_both.db.write() as tx:
-        assert use.forget_old(tx) == 1
+        assert not use.forget_old(tx)
         assert rows.of_webhook(tx, Scope(world_on_both.ids.orgs["rival"]), hook, None, 9) == []
     assert len(all_of(world_on_both)) == 1
+
+
+def test_organisations_with_slow_targets_do_not_starve_another(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with hundreds that wait, longer than the other's one: the other's goes at once, or when a place is free."""
+    monkeypatch.setattr("corral.domain.turns.AT_ONCE", 2)
+    slow, quick = [add_webhook(world) for _ in range(8)], add_webhook(world, who="rival", org="rival")
+    outside = Outside(holds=set(slow))
+    for hook in slow:
+        put(world, hook, 40)
+
+    async def run() -> None:
+        async with emptying(world.db, outside):
+            await eventually(lambda: outside.begun)
+            put(world, quick, 3, "rival")
+            await eventually(lambda: len(done(world)) == 3)
+        assert len([job for job in outside.begun if job.target != quick]) == 1
+
+    asyncio.run(run())
+
+
+def test_they_take_turns_for_the_one_place_there_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corral.domain.turns.AT_ONCE", 1)
+    much, little = add_webhook(world), add_webhook(world, who="rival", org="rival")
+    outside = Outside()
+    put(world, much, 20)
+    put(world, little, 2, "rival")
+
+    async def run() -> None:
+        async with emptying(world.db, outside):
+            await eventually(lambda: len(outside.sent) >= 6)
+
+    asyncio.run(run())
+    assert [job.target for job in outside.sent[:4]] == [much, little, much, little]
+
+
+def test_only_what_begins_is_loaded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[int] = []
+    load = use.load
+
+    def counted(tx: Tx, ids: Sequence[str]) -> Any:
+        loaded.append(len(ids))
+        return load(tx, ids)
+
+    monkeypatch.setattr(use, "load", counted)
+    put(world, add_webhook(world), 500)
+
+    async def run() -> None:
+        async with emptying(world.db, Outside()):
+            await eventually(lambda: len(done(world)) >= 20)
+
+    asyncio.run(run())
+    assert max(loaded) <= OF_A_TARGET
+
+
+def test_results_of_what_ends_soon_after_another_are_written_down_together(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("corral.controllers.deliveries.GATHER_S", DEADLINE_S)
+    written: list[int] = []
+    settle = use.settle
+
+    def counted(tx: Tx, results: Sequence[use.Result], chance: Any) -> None:
+        written.append(len(results))
+        settle(tx, results, chance)
+
+    monkeypatch.setattr(use, "settle", counted)
+    first, second = add_webhook(world), add_webhook(world)
+    outside = Outside(holds={second})
+    put(world, first)
+    put(world, second)
+
+    async def run() -> None:
+        async with emptying(world.db, outside):
+            await eventually(lambda: outside.sent)
+            outside.holds.clear()
+            await eventually(lambda: len(done(world)) == 2)
+
+    asyncio.run(run())
+    assert written == [2]
+
+
+def test_what_is_never_sent_again_keeps_no_body(world_on_both: World, clock: Clock) -> None:
+    taken, again, dropped = (add_webhook(world_on_both) for _ in range(3))
+    for hook in (taken, again, dropped):
+        put(world_on_both, hook)
+    with world_on_both.db.write() as tx:
+        dues = {due.target_id: due for due in all_due(tx)}
+        use.settle(tx, [use.Result(dues[taken], TAKEN), use.Result(dues[again], FAILED)], lambda: 0.5)
+        rows.drop_waiting(tx, dropped, "dropped")
+    assert {row["target_id"]: bool(row["body"]) for row in all_of(world_on_both)} == {
+        taken: False,
+        again: True,
+        dropped: False,
+    }
+    with world_on_both.db.write() as tx:
+        tx.run(update(deliveries).where(deliveries.c.target_id == again).values(attempts=10, next_at=clock.now))
+        (due,) = all_due(tx)
+        use.settle(tx, [use.Result(due, FAILED)], lambda: 0.5)
+    assert {row["body"] for row in all_of(world_on_both)} == {""}
+
+
+def test_a_target_that_is_removed_is_remembered_no_more(world: World, clock: Clock) -> None:
+    hook, outside = add_webhook(world), Outside(lambda _: FAILED)
+    put(world, hook, 2)
+
+    async def run() -> None:
+        async with emptying(world.db, outside) as made:
+            await eventually(lambda: made._failures[hook] == 2 and made._paused)
+            with world.act("admin", org="acme") as ctx:
+                hooks.remove(ctx, hook)
+            await eventually(lambda: not made._failures and not made._paused and not made._last)
+
+    asyncio.run(run())
+
+
+def test_what_is_done_is_forgotten_a_batch_at_a_time(
+    world_on_both: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(use, "FORGOTTEN_AT_ONCE", 2)
+    put(world_on_both, add_webhook(world_on_both), 5)
+    with world_on_both.db.write() as tx:
+        use.settle(tx, [use.Result(due, TAKEN) for due in all_due(tx)], lambda: 0.5)
+    clock.forward(timedelta(days=30).total_seconds() + 1)
+    left = []
+    for more in (True, True, False):
+        with world_on_both.db.write() as tx:
+            assert use.forget_old(tx) is more
+        left.append(len(all_of(world_on_both)))
+    assert left == [3, 1, 0]

@@ -1,7 +1,7 @@
 """Sends what the outbox has: each target at its own pace, none before the others (spec 10, "Events, audit, alerts").
 
-One turn writes down what was sent and takes what is due; sending itself is in no transaction. A target gets few at
-once, an organisation not many, and one that fails is left alone for a while: who is slow holds up nobody else.
+One turn writes down what was sent and takes what is due; sending itself is in no transaction. Whose turn it is, and
+how many may be on their way, is said in `domain/turns`; a target that fails is left alone for a while besides.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -19,22 +19,19 @@ from anyio import CapacityLimiter, to_thread
 from structlog import get_logger
 
 from corral.domain.targets import NOT_REACHED, Network
+from corral.domain.turns import Turns, UnderWay, Waiting
 from corral.domain.webhooks import Outcome, pause
 from corral.store.engine import Database
 from corral.store.transaction import Tx
 from corral.usecases import deliveries as use
-from corral.usecases.deliveries import Due, Result
+from corral.usecases.deliveries import Due, Head, Result
 
 log = get_logger()
 
-AT_ONCE = 64
-OF_AN_ORG = 8
-SERVICES_OF_AN_ORG = 2
-"""Mail and chat services: each is told by a process."""
-OF_A_TARGET = 4
 TOGETHER = 50
 """Messages to one mail or chat service that are told in one."""
-WINDOW = 1_000
+GATHER_S = 0.05
+"""How long results are gathered while more is under way: each turn asks the database several things."""
 POLL_EVERY_S = 1.0
 FAILED_WAIT_S = 2.0
 
@@ -51,8 +48,9 @@ class Job:
         return self.dues[0].target_id
 
     @property
-    def org(self) -> str:
-        return self.dues[0].org_id
+    def under_way(self) -> UnderWay:
+        due = self.dues[0]
+        return UnderWay(due.org_id, due.target_id, due.by_webhook)
 
 
 class Sender(Protocol):
@@ -81,7 +79,10 @@ class Deliveries:
         self._jobs: set[asyncio.Task[None]] = set()
         self._results: list[Result] = []
         self._failures: Counter[str] = Counter()
+        """In a row, of targets for which something waits."""
         self._paused: dict[str, datetime] = {}
+        self._last: dict[str, int] = {}
+        """Of organisations for which something waits: the number of its last turn."""
         self._stopping = False
 
     async def start(self) -> None:
@@ -123,10 +124,15 @@ class Deliveries:
                 return
             for job in jobs:
                 self._begin(job)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._poll_every_s):
-                    await self._woken.wait()
-            self._woken.clear()
+            await self._wait()
+
+    async def _wait(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._poll_every_s):
+                await self._woken.wait()
+        if self._jobs and not self._stopping:
+            await asyncio.wait(self._jobs, timeout=GATHER_S)
+        self._woken.clear()
 
     def _begin(self, job: Job) -> None:
         self._sending |= dict.fromkeys((due.id for due in job.dues), job)
@@ -149,7 +155,9 @@ class Deliveries:
         if results:
             self._write(results)
         with self._db.read() as tx:
-            jobs, stray = self._pick(tx, {result.due.id for result in results})
+            heads = use.heads(tx)
+            jobs = self._pick(tx, heads, {result.due.id for result in results})
+        stray = {head.target_id for head in heads if not head.able}
         if stray:
             with self._db.write() as tx:
                 use.drop(tx, stray)
@@ -167,77 +175,50 @@ class Deliveries:
                 self._failures[target] += 1
                 self._paused[target] = tx.now + pause(self._failures[target])
 
-    def _pick(self, tx: Tx, written: set[str]) -> tuple[list[Job], set[str]]:
-        """Return what may begin now, and targets that are told no more though something waits for them.
+    def _pick(self, tx: Tx, heads: Sequence[Head], written: Collection[str]) -> list[Job]:
+        """Return what may begin now."""
+        under_way = {id(job): job for due, job in self._sending.items() if due not in written}.values()
+        self._forget(tx, heads, under_way)
+        due = [
+            Waiting(head.org_id, head.target_id, head.by_webhook, head.next_at)
+            for head in heads
+            if head.able and head.next_at <= tx.now and head.target_id not in self._paused
+        ]
+        turns = Turns(due, [job.under_way for job in under_way], self._failures, self._last)
+        begun = self._take(tx, turns)
+        self._last = turns.last
+        if not begun:
+            return []
+        loaded = use.load(tx, [id for ids in begun for id in ids])
+        opened = use.opened(tx)
+        jobs = [[loaded[id] for id in ids if id in loaded] for ids in begun]
+        return [Job(dues, opened) for dues in jobs if dues]
 
-        A target that has its share is left out of the next look, so it hides nobody.
-        """
-        self._paused = {target: until for target, until in self._paused.items() if until > tx.now}
-        under_way = {id(job): job for due, job in self._sending.items() if due not in written}
-        shares = _Shares(list(under_way.values()), set(self._failures))
-        busy, stray = set(self._sending), set[str]()
-        while shares.room:
-            full = shares.full | set(self._paused)
-            found = use.due(tx, sorted(full), WINDOW)
-            for due in found:
-                if not due.able:
-                    stray.add(due.target_id)
-                elif due.id not in busy:
-                    busy.add(due.id)
-                    shares.offer(due)
-            if len(found) < WINDOW or shares.full <= full:
-                break
-        opened = use.opened(tx) if shares.begun else ()
-        return [Job(dues, opened) for dues in shares.begun], stray
+    def _take(self, tx: Tx, turns: Turns) -> list[list[str]]:
+        """Return the ids of deliveries that begin, those together that are sent in one go."""
+        begun: list[list[str]] = []
+        rest: dict[str, list[str]] = {}
+        while (target := turns.next()) is not None:
+            if target.target not in rest:
+                rest[target.target] = self._due_ids(tx, target, turns.room(target))
+            ids = rest[target.target]
+            if not ids:
+                turns.spent(target)
+                continue
+            begun.append([ids.pop(0)] if target.by_webhook else ids)
+            turns.began(target)
+        return begun
 
+    def _due_ids(self, tx: Tx, target: Waiting, room: int) -> list[str]:
+        busy = sum(job.target == target.target for job in self._sending.values())
+        most = room if target.by_webhook else TOGETHER
+        ids = use.due_ids(tx, target.target, most + busy)
+        return [id for id in ids if id not in self._sending][:most]
 
-class _Shares:
-    """Who may have how many on their way. `failing`: targets that get one at a time until they take something."""
-
-    def __init__(self, under_way: Sequence[Job], failing: set[str]) -> None:
-        self.begun: list[list[Due]] = []
-        self.full: set[str] = set()
-        self._failing = failing
-        self._jobs = 0
-        self._of_org: Counter[str] = Counter()
-        self._services_of_org: Counter[str] = Counter()
-        self._of_target: Counter[str] = Counter()
-        self._together: dict[str, list[Due]] = {}
-        for job in under_way:
-            self._count(job.dues[0])
-            if not job.dues[0].by_webhook:
-                self.full.add(job.target)
-
-    @property
-    def room(self) -> bool:
-        return self._jobs < AT_ONCE
-
-    def offer(self, due: Due) -> None:
-        """Begin a delivery where there is room for it."""
-        target = due.target_id
-        if target in self.full:
-            return
-        if target in self._together:
-            self._together[target].append(due)
-            if len(self._together[target]) >= TOGETHER:
-                self.full.add(target)
-        elif self._has_its_share(due):
-            self.full.add(target)
-        elif self.room:
-            self._count(due)
-            self.begun.append([due])
-            if not due.by_webhook:
-                self._together[target] = self.begun[-1]
-
-    def _has_its_share(self, due: Due) -> bool:
-        services = self._services_of_org[due.org_id]
-        return self._of_org[due.org_id] >= OF_AN_ORG or (not due.by_webhook and services >= SERVICES_OF_AN_ORG)
-
-    def _count(self, due: Due) -> None:
-        self._jobs += 1
-        self._services_of_org[due.org_id] += not due.by_webhook
-        self._of_org[due.org_id] += 1
-        self._of_target[due.target_id] += 1
-        most = 1 if due.target_id in self._failing else OF_A_TARGET
-        if due.by_webhook and self._of_target[due.target_id] >= most:
-            self.full.add(due.target_id)
+    def _forget(self, tx: Tx, heads: Sequence[Head], under_way: Collection[Job]) -> None:
+        """Keep in memory only targets and organisations for which something waits or is under way."""
+        targets = {head.target_id for head in heads} | {job.target for job in under_way}
+        orgs = {head.org_id for head in heads}
+        self._paused = {target: until for target, until in self._paused.items() if until > tx.now and target in targets}
+        self._failures = Counter({target: count for target, count in self._failures.items() if target in targets})
+        self._last = {org: turn for org, turn in self._last.items() if org in orgs}

@@ -23,13 +23,9 @@ class Retention(Rounds):
         self._db = db
 
     def pass_once(self) -> None:
-        with self._db.write() as tx:
-            idempotency.forget_old(tx)
-            alerts.forget_old(tx)
-            deliveries.forget_old(tx)
-        more = True
-        while (
-            more and not self.ending.is_set()
-        ):  # each part in a transaction of its own: nobody waits long for the writer
-            with self._db.write() as tx:
-                more = journal.forget_old(tx)
+        for forget_old in (idempotency.forget_old, alerts.forget_old, deliveries.forget_old, journal.forget_old):
+            more = True
+            # Each part in a transaction of its own: nobody waits long for the writer.
+            while more and not self.ending.is_set():
+                with self._db.write() as tx:
+                    more = forget_old(tx)

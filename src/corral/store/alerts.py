@@ -75,6 +75,7 @@ def newest_first(tx: Tx, scope: Scope, want: Filter, before: str | None, limit: 
     return tx.all(select(alerts).where(and_(*terms)).order_by(_C.id.desc()).limit(limit))
 
 
-def forget_closed(tx: Tx, before: datetime) -> int:
-    """Forget alerts that closed before a time."""
-    return tx.run(delete(alerts).where(_C.closed_at < before))
+def forget_closed(tx: Tx, before: datetime, limit: int) -> bool:
+    """Forget some alerts that closed before a time; return whether more may be due."""
+    old = select(_C.id).where(_C.closed_at < before).limit(limit)
+    return tx.run(delete(alerts).where(_C.id.in_(old.scalar_subquery()))) == limit

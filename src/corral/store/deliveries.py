@@ -12,6 +12,7 @@ from corral.store.tables.alerts import alert_rules, deliveries, webhooks
 from corral.store.transaction import Row, Scope, Tx
 
 _C = deliveries.c
+_WAITS = _C.next_at.is_not(None)
 
 
 def add(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -22,25 +23,51 @@ def add(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def waiting(tx: Tx, target_id: str, most: int) -> int:
     """Return how many deliveries of a target wait, counted up to `most`."""
-    some = select(_C.id).where(_C.target_id == target_id, _C.next_at.is_not(None)).limit(most).subquery()
+    some = select(_C.id).where(_C.target_id == target_id, _WAITS).limit(most).subquery()
     return int(tx.scalar(select(func.count()).select_from(some)))
 
 
-def due(tx: Tx, full: Collection[str], limit: int) -> Sequence[Row]:
-    """Return what is due, the longest waiting first, of targets that are not `full`; with what is needed to send it."""
-    first = select(_C.id).where(_C.next_at <= tx.now)
-    if full:
-        first = first.where(_C.target_id.not_in(list(full)))
-    first = first.order_by(_C.next_at, _C.id).limit(limit)
+def heads(tx: Tx) -> Sequence[Row]:
+    """Return every target for which something waits: when the first of that is due, and whether it is `able`.
+
+    Goes from target to target by the index, so what waits behind the first costs nothing.
+    """
+    targets = select(func.min(_C.target_id).label("target_id")).where(_WAITS).cte("targets", recursive=True)
+    another = deliveries.alias()
+    waits = another.c.next_at.is_not(None)
+    further = select(func.min(another.c.target_id)).where(waits, another.c.target_id > targets.c.target_id)
+    targets = targets.union_all(select(further.scalar_subquery()).where(targets.c.target_id.is_not(None)))
+    first = select(func.min(another.c.next_at)).where(waits, another.c.target_id == targets.c.target_id)
     return tx.all(
         select(
-            *(_C.id, _C.org_id, _C.target_id, _C.type, _C.body, _C.attempts, _C.created_at, _C.webhook_id, _C.rule_id),
-            *(webhooks.c.url, webhooks.c.secret, alert_rules.c.target),
+            func.coalesce(webhooks.c.org_id, alert_rules.c.org_id).label("org_id"),
+            targets.c.target_id,
+            webhooks.c.id.is_not(None).label("by_webhook"),
+            first.scalar_subquery().label("next_at"),
             or_(_told(webhooks), _told(alert_rules)).label("able"),
+        )
+        .outerjoin(webhooks, webhooks.c.id == targets.c.target_id)
+        .outerjoin(alert_rules, alert_rules.c.id == targets.c.target_id)
+        .where(targets.c.target_id.is_not(None))
+    )
+
+
+def due_ids(tx: Tx, target_id: str, limit: int) -> Sequence[str]:
+    """Return the ids of what is due to a target, the longest waiting first."""
+    mine = (_C.target_id == target_id, _C.next_at <= tx.now)
+    return [row["id"] for row in tx.all(select(_C.id).where(*mine).order_by(_C.next_at, _C.id).limit(limit))]
+
+
+def load(tx: Tx, ids: Collection[str]) -> Sequence[Row]:
+    """Return deliveries that wait, with what is needed to send them."""
+    return tx.all(
+        select(
+            *(_C.id, _C.org_id, _C.target_id, _C.body, _C.attempts),
+            *(webhooks.c.url, webhooks.c.secret, alert_rules.c.target),
         )
         .outerjoin(webhooks, webhooks.c.id == _C.webhook_id)
         .outerjoin(alert_rules, alert_rules.c.id == _C.rule_id)
-        .where(_C.id.in_(first.scalar_subquery()))
+        .where(_C.id.in_(list(ids)), _WAITS)
         .order_by(_C.next_at, _C.id)
     )
 
@@ -49,21 +76,14 @@ def _told(table: Table) -> ColumnElement[bool]:
     return and_(table.c.enabled, table.c.removed_at.is_(None))
 
 
-def next_due(tx: Tx) -> datetime | None:
-    """Return when the next delivery is due."""
-    row = tx.one(select(_C.next_at).where(_C.next_at.is_not(None)).order_by(_C.next_at).limit(1))
-    return None if row is None else row["next_at"]
-
-
 def save(tx: Tx, id: str, values: Mapping[str, Any]) -> None:
     """Write down how a delivery went, unless it was dropped meanwhile."""
-    tx.run(update(deliveries).where(_C.id == id, _C.next_at.is_not(None)).values(**values))
+    tx.run(update(deliveries).where(_C.id == id, _WAITS).values(**values))
 
 
 def drop_waiting(tx: Tx, target_id: str, why: str) -> None:
     """Give up all that waits for a target."""
-    mine = and_(_C.target_id == target_id, _C.next_at.is_not(None))
-    tx.run(update(deliveries).where(mine).values(next_at=None, error=why))
+    tx.run(update(deliveries).where(_C.target_id == target_id, _WAITS).values(next_at=None, error=why, body=""))
 
 
 def of_webhook(tx: Tx, scope: Scope, webhook_id: str, before: str | None, limit: int) -> Sequence[Row]:
@@ -74,10 +94,11 @@ def of_webhook(tx: Tx, scope: Scope, webhook_id: str, before: str | None, limit:
 
 
 def test_waits(tx: Tx, target_id: str) -> bool:
-    mine = (_C.target_id == target_id, _C.next_at.is_not(None), _C.type == "test")
+    mine = (_C.target_id == target_id, _WAITS, _C.type == "test")
     return tx.one(select(_C.id).where(*mine).limit(1)) is not None
 
 
-def forget_done(tx: Tx, before: datetime) -> int:
-    """Forget what was taken or given up, and was made before a time."""
-    return tx.run(delete(deliveries).where(_C.created_at < before, _C.next_at.is_(None)))
+def forget_done(tx: Tx, before: datetime, limit: int) -> bool:
+    """Forget some of what was taken or given up, and was made before a time; return whether more may be due."""
+    old = select(_C.id).where(_C.created_at < before, _C.next_at.is_(None)).order_by(_C.created_at).limit(limit)
+    return tx.run(delete(deliveries).where(_C.id.in_(old.scalar_subquery()))) == limit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import RowMapping, delete, insert, select
+from sqlalchemy import RowMapping, delete, insert, select, tuple_
 
 from corral.store.tables.site import idempotency
 from corral.store.transaction import Tx
@@ -36,5 +36,8 @@ def drop(tx: Tx, user_id: str, key: str, older_than: datetime) -> None:
     tx.run(delete(idempotency).where(mine, idempotency.c.created_at < older_than))
 
 
-def drop_older(tx: Tx, moment: datetime) -> int:
-    return tx.run(delete(idempotency).where(idempotency.c.created_at < moment))
+def drop_older(tx: Tx, moment: datetime, limit: int) -> bool:
+    """Forget some answers from before a time; return whether more may be due."""
+    old = select(idempotency.c.user_id, idempotency.c.key).where(idempotency.c.created_at < moment).limit(limit)
+    key = tuple_(idempotency.c.user_id, idempotency.c.key)
+    return tx.run(delete(idempotency).where(key.in_(old))) == limit

@@ -15,6 +15,7 @@ from corral.usecases import journal
 from corral.usecases.context import Context
 
 KEPT_FOR = timedelta(days=90)
+FORGOTTEN_AT_ONCE = 2_000
 """After it closed."""
 
 
@@ -42,6 +43,6 @@ def listed(ctx: Context, query: Query, before: str | None, limit: int) -> Sequen
     return rows.newest_first(ctx.tx, ctx.scope, want, before, limit)
 
 
-def forget_old(tx: Tx) -> int:
-    """Forget alerts that closed long ago; return how many."""
-    return rows.forget_closed(tx, tx.now - KEPT_FOR)
+def forget_old(tx: Tx) -> bool:
+    """Forget a batch of alerts that closed long ago; return whether more may be due."""
+    return rows.forget_closed(tx, tx.now - KEPT_FOR, FORGOTTEN_AT_ONCE)

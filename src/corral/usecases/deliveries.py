@@ -20,6 +20,7 @@ from corral.store.transaction import Row, Scope, Tx
 from corral.usecases.webhooks import disable_by_site
 
 CHANCE = Callable[[], float]
+FORGOTTEN_AT_ONCE = 2_000
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,6 @@ class Due:
     url: str | None = None
     secret: bytes | None = None
     target: bytes | None = None
-    able: bool = True
-    """Whether the webhook or rule is there and enabled."""
 
     @property
     def by_webhook(self) -> bool:
@@ -50,24 +49,41 @@ class Result:
     outcome: Outcome
 
 
-def due(tx: Tx, full: Collection[str], limit: int) -> Sequence[Due]:
-    """Return what is due, the longest waiting first, of targets that are not `full`."""
-    return [_due(row) for row in rows.due(tx, full, limit)]
+@dataclass(frozen=True)
+class Head:
+    """A target for which something waits, and when the first of that is due."""
+
+    org_id: str
+    target_id: str
+    by_webhook: bool
+    next_at: datetime
+    able: bool
+    """Whether the webhook or rule is there and enabled."""
 
 
-def _due(row: Row) -> Due:
-    shared = (row["id"], row["org_id"], row["target_id"], row["body"], row["attempts"])
-    return Due(*shared, row["url"], row["secret"], row["target"], bool(row["able"]))
+def heads(tx: Tx) -> Sequence[Head]:
+    """Return every target for which something waits."""
+    return [
+        Head(row["org_id"], row["target_id"], bool(row["by_webhook"]), row["next_at"], bool(row["able"]))
+        for row in rows.heads(tx)
+    ]
+
+
+def due_ids(tx: Tx, target_id: str, limit: int) -> Sequence[str]:
+    """Return the ids of what is due to a target, the longest waiting first."""
+    return rows.due_ids(tx, target_id, limit)
+
+
+def load(tx: Tx, ids: Collection[str]) -> Mapping[str, Due]:
+    """Return deliveries that wait, by id, with what is needed to send them."""
+    names = ("id", "org_id", "target_id", "body", "attempts", "url", "secret", "target")
+    return {row["id"]: Due(**{name: row[name] for name in names}) for row in rows.load(tx, ids)}
 
 
 def drop(tx: Tx, target_ids: Collection[str]) -> None:
     """Give up what came to wait for targets in the moment in which they were disabled or removed."""
     for id in sorted(target_ids):
         rows.drop_waiting(tx, id, "Its webhook or rule was disabled or removed.")
-
-
-def next_due(tx: Tx) -> datetime | None:
-    return rows.next_due(tx)
 
 
 def opened(tx: Tx) -> tuple[Network, ...]:
@@ -92,12 +108,15 @@ def settle(tx: Tx, results: Sequence[Result], chance: CHANCE) -> None:
 
 def _values(tx: Tx, result: Result, chance: CHANCE) -> Mapping[str, Any]:
     attempts, outcome = result.due.attempts + 1, result.outcome
+    next_at = rules.next_try(attempts, outcome, tx.now, chance())
     return {
         "attempts": attempts,
         "status": outcome.status,
         "error": outcome.error,
-        "next_at": rules.next_try(attempts, outcome, tx.now, chance()),
+        "next_at": next_at,
         "delivered_at": tx.now if outcome.taken else None,
+        # What is never sent again is not needed either; nothing shows it.
+        **({"body": ""} if next_at is None else {}),
     }
 
 
@@ -122,6 +141,6 @@ def _disable(tx: Tx, hook: Row, results: Sequence[Result]) -> None:
         disable_by_site(tx, hook, f"It has taken nothing for {rules.FAILING_FOR.days} days.")
 
 
-def forget_old(tx: Tx) -> int:
-    """Forget what was sent, or given up, long ago; return how many."""
-    return rows.forget_done(tx, tx.now - rules.KEPT_FOR)
+def forget_old(tx: Tx) -> bool:
+    """Forget a batch of what was sent, or given up, long ago; return whether more may be due."""
+    return rows.forget_done(tx, tx.now - rules.KEPT_FOR, FORGOTTEN_AT_ONCE)

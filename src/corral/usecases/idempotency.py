@@ -17,11 +17,12 @@ from corral.store.transaction import Tx
 from corral.usecases.context import Context
 
 KEPT_FOR = timedelta(days=1)
+FORGOTTEN_AT_ONCE = 2_000
 
 
-def forget_old(tx: Tx) -> int:
-    """Forget answers whose day is over; return how many."""
-    return rows.drop_older(tx, tx.now - KEPT_FOR)
+def forget_old(tx: Tx) -> bool:
+    """Forget a batch of answers whose day is over; return whether more may be due."""
+    return rows.drop_older(tx, tx.now - KEPT_FOR, FORGOTTEN_AT_ONCE)
 
 
 class Racing(Refusal):

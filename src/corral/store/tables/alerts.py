@@ -111,7 +111,7 @@ deliveries = Table(
     Column("event_seq", BigInt),
     Column("target_id", String(36), nullable=False),  # the webhook's, or the rule's that has a target of its own
     Column("type", String(60), nullable=False),  # what is told: an event's type, alert.opened, alert.closed, test
-    Column("body", Text, nullable=False),
+    Column("body", Text, nullable=False),  # while it waits; then ""
     moment("created_at"),
     Column("attempts", Integer, nullable=False, default=0),
     moment("next_at", nullable=True),  # None: done or given up
@@ -122,7 +122,13 @@ deliveries = Table(
     ForeignKeyConstraint(["org_id", "rule_id"], ["alert_rules.org_id", "alert_rules.id"], name="fk_d_rule"),
 )
 _DUE = text("next_at IS NOT NULL")
-Index("ix_deliveries_due", deliveries.c.next_at, sqlite_where=_DUE, postgresql_where=_DUE)
 Index("ix_deliveries_webhook", deliveries.c.webhook_id, deliveries.c.id)
-Index("ix_deliveries_waiting", deliveries.c.target_id, deliveries.c.id, sqlite_where=_DUE, postgresql_where=_DUE)
+Index(
+    "ix_deliveries_waiting",
+    deliveries.c.target_id,
+    deliveries.c.next_at,
+    deliveries.c.id,
+    sqlite_where=_DUE,
+    postgresql_where=_DUE,
+)
 Index("ix_deliveries_created", deliveries.c.created_at)

@@ -3,19 +3,35 @@ what changes where work may land."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
+from corral.domain import join_tokens as join_token_rules
 from corral.domain.compute_clusters import Creation
 from corral.domain.faults import Acknowledged
 from corral.domain.permissions import Role
 from corral.store import fleet
 from corral.store.transaction import Scope
-from corral.usecases import data_location, faults, machine_labels, members, removal, reservations, ssh_keys, workspaces
+from corral.usecases import (
+    data_location,
+    faults,
+    join_tokens,
+    machine_labels,
+    members,
+    orgs,
+    queue,
+    removal,
+    reservations,
+    ssh_keys,
+    workspaces,
+)
+from corral.usecases.fleets import Fleets
 from tests.placing import create
 from tests.usecases.test_reservations import asked
 from tests.world import World, public_key
@@ -65,7 +81,7 @@ def forget_data_location(world: World) -> None:
 
 def clear_fault(world: World) -> None:
     with world.act("admin", "acme") as ctx:
-        faults.clear(ctx, "default", "gpu-1", "GPU-gpu-1-0", faults.Answered(Acknowledged("boot", 0, None), 0))
+        faults.clear(ctx, "default", "gpu-1", "GPU-gpu-1-0", faults.Answered(asked, Acknowledged("boot", 0, None), 0))
 
 
 ACTS = [
@@ -100,3 +116,33 @@ def test_whoever_numbers_allocations_anew_or_changes_what_may_land_waits_for_the
 def _waits(world: World) -> bool:
     with world.db.read() as tx:
         return bool(tx.scalar(WAITS))
+
+
+def test_work_waits_and_is_placed_while_somebody_holds_the_organisation(world_on_both: World) -> None:
+    """Placement locks tenancies and never waits for an organisation: whoever has that waits for tenancies."""
+    world = world_on_both
+    if world.db.is_sqlite:
+        pytest.skip("SQLite has one writer: nobody else writes meanwhile")
+    fleets, ids = Fleets(), world.ids
+
+    def wait_and_place() -> None:
+        create(world, Creation("first", gpus=1, wait=True), fleets=fleets)
+        with world.db.write() as tx:
+            queue.advance(tx, fleets, ids.orgs["acme"], ids.clusters["default"])
+
+    world.add_machine("gpu-1")
+    create(world, Creation("all", gpus=2), fleets=fleets)
+    with ThreadPoolExecutor(1) as pool, world.act("admin", "acme") as ctx:
+        orgs.locked(ctx)
+        pool.submit(wait_and_place).result(20)
+        join_tokens.create(ctx, "default", join_token_rules.asked({}, 3600))
+
+
+def test_a_lock_never_holds_up_what_only_refers_to_the_row() -> None:
+    """On PostgreSQL a foreign key's check waits for FOR UPDATE, in an order that nobody chose: deadlocks."""
+    store = Path(fleet.__file__).parent
+    # SSH keys are deleted for good: what attaches one holds it FOR SHARE, so what removes one has to wait for that.
+    known = {"ssh_keys.py"}
+    bare = re.compile(r"with_for_update\((?![^)]*(?:key_share|read)=True)")
+    found = {path.name for path in store.glob("*.py") if bare.search(path.read_text("utf-8"))}
+    assert found == known

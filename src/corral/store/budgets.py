@@ -36,7 +36,7 @@ def get(tx: Tx, scope: Scope, workspace_id: str) -> RowMapping | None:
 def lock(tx: Tx, scope: Scope, workspace_id: str) -> RowMapping | None:
     """Return a budget, which nobody changes until the transaction ends."""
     mine = _live().where(_B.org_id == scope.org, _B.workspace_id == workspace_id)
-    return tx.one(mine.with_for_update(of=budgets))
+    return tx.one(mine.with_for_update(of=budgets, key_share=True))
 
 
 def put(tx: Tx, scope: Scope, workspace_id: str, values: Mapping[str, Any]) -> None:

@@ -27,6 +27,16 @@ def tenancy_by_slug(tx: Tx, scope: Scope, slug: str) -> RowMapping | None:
     return tx.one(_tenancies(scope).where(tenancies.c.slug == slug, _LIVE))
 
 
+def called(tx: Tx, scope: Scope, name: str) -> list[str]:
+    """Return the ids of the clusters that the organisation calls so, or called so when it left them; or of that id.
+
+    The one it uses comes first: of what was, people ask by the name they knew.
+    """
+    t = tenancies.c
+    named = select(t.cluster_id).where(t.org_id == scope.org, or_(t.slug == name, t.cluster_id == name))
+    return [row["cluster_id"] for row in tx.all(named.order_by(t.left_at.is_(None).desc(), t.left_at.desc()))]
+
+
 def listed(tx: Tx, scope: Scope, after: str | None, limit: int) -> Sequence[RowMapping]:
     """Return the clusters the organisation uses, by short name, from after `after`."""
     query = _tenancies(scope).where(_LIVE).order_by(tenancies.c.slug).limit(limit)
@@ -155,7 +165,7 @@ def running(tx: Tx, scope: Scope, cluster_id: str, limit: int) -> Sequence[RowMa
 
 def lock_site(tx: Tx) -> None:
     """Lock the site's row: what the site has one of is made under it."""
-    tx.one(select(sites.c.id).with_for_update())
+    tx.one(select(sites.c.id).with_for_update(key_share=True))
 
 
 def hosted_machine_limit(tx: Tx) -> int | None:

@@ -37,7 +37,7 @@ _READ = (
 )
 _TENANCY = and_(tenancies.c.cluster_id == bindparam("cluster"), tenancies.c.org_id == bindparam("org"))
 _LOOK = select(tenancies.c.version).where(_TENANCY)
-_LOCK = _LOOK.with_for_update()
+_LOCK = _LOOK.with_for_update(key_share=True)
 _VERSION = update(tenancies).where(_TENANCY).values(version=bindparam("new"))
 _QUEUE = (
     update(tenancies).where(_TENANCY).values(version=tenancies.c.version + 1, queue_version=tenancies.c.version + 1)
@@ -75,7 +75,10 @@ def lock_for_keys_of(tx: Tx, user_id: str) -> None:
 def _lock_all(tx: Tx, which: ColumnElement[bool]) -> None:
     """In the order of `lock_order`."""
     tx.all(
-        select(tenancies.c.version).where(which).order_by(tenancies.c.cluster_id, tenancies.c.org_id).with_for_update()
+        select(tenancies.c.version)
+        .where(which)
+        .order_by(tenancies.c.cluster_id, tenancies.c.org_id)
+        .with_for_update(key_share=True)
     )
 
 

@@ -72,7 +72,9 @@ def workspaces_of_user(tx: Tx, scope: Scope, user_id: str) -> Sequence[str]:
 
 def lock(tx: Tx, scope: Scope) -> RowMapping | None:
     """Lock the organisation's row until the transaction ends; None when it is gone. The first lock of all."""
-    return tx.one(select(orgs).where(orgs.c.id == scope.org, orgs.c.removed_at.is_(None)).with_for_update())
+    return tx.one(
+        select(orgs).where(orgs.c.id == scope.org, orgs.c.removed_at.is_(None)).with_for_update(key_share=True)
+    )
 
 
 def get(tx: Tx, id: str) -> RowMapping | None:

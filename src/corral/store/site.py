@@ -22,7 +22,7 @@ def incarnation(tx: Tx) -> str:
 
 def lock(tx: Tx) -> RowMapping | None:
     """Return the row, locked until the transaction ends."""
-    return tx.one(select(sites).with_for_update())
+    return tx.one(select(sites).with_for_update(key_share=True))
 
 
 def add(tx: Tx, incarnation: str, hosted_machine_limit: int) -> None:

@@ -39,7 +39,7 @@ def by_id(tx: Tx, id: str) -> RowMapping | None:
 
 def lock(tx: Tx, id: str) -> RowMapping | None:
     """Lock a person's row until the transaction ends: what they have a limited number of is made under it."""
-    return tx.one(select(users).where(users.c.id == id).with_for_update())
+    return tx.one(select(users).where(users.c.id == id).with_for_update(key_share=True))
 
 
 def has_operator(tx: Tx) -> bool:

@@ -446,7 +446,8 @@ def test_they_take_turns_for_the_one_place_there_is(world: World, monkeypatch: p
             await eventually(lambda: len(outside.sent) >= 6)
 
     asyncio.run(run())
-    assert [job.target for job in outside.sent[:4]] == [much, little, much, little]
+    order = [job.target for job in outside.sent[:4]]
+    assert order == order[:2] * 2 and set(order) == {much, little}
 
 
 def test_only_what_begins_is_loaded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from corral.domain.errors import Refusal
 from corral.server.door import Door
 from corral.store import journal
-from corral.store.transaction import Scope
+from corral.store.transaction import Row, Scope
 from corral.usecases import break_glass
 from tests.conftest import Clock
 from tests.live_server import DEADLINE_S, eventually
@@ -78,23 +78,32 @@ def begin(world: World, **body: Any) -> dict[str, Any]:
     return made
 
 
-def uses(world: World) -> list[str]:
+def traced(world: World) -> list[Row]:
     with world.db.read() as tx:
         want = journal.Filter("audit", ["org.break_glass.used"])
         rows = journal.newest_first(tx, Scope(world.ids.orgs["acme"]), want, before=None, limit=99)
     assert {row["actor_name"] for row in rows} <= {"operator"}
-    return [row["data"]["route"] for row in reversed(rows)]
+    return list(reversed(rows))
 
 
-def test_each_use_stands_in_the_tenants_audit_once_a_minute_and_route(world_on_both: World, clock: Clock) -> None:
+def uses(world: World) -> list[str]:
+    return [row["data"]["route"] for row in traced(world)]
+
+
+def paths(world: World) -> list[str]:
+    return [row["data"]["path"] for row in traced(world)]
+
+
+def test_each_use_stands_in_the_tenants_audit_once_a_minute_and_page(world_on_both: World, clock: Clock) -> None:
     world = world_on_both
     look = begin(world)
     operator = world.client("operator")
+    asked = [f"/api/v1/orgs/acme/{page}" for page in ("clusters", "workspaces/research", "workspaces/private")]
     for _ in range(3):
-        assert operator.get("/api/v1/orgs/acme/clusters").status_code == 200
-        assert operator.get("/api/v1/orgs/acme/workspaces/research").status_code == 200
-        assert operator.get("/api/v1/orgs/acme/workspaces/private").status_code == 200
-    routes = ["GET /api/v1/orgs/{org}/clusters", "GET /api/v1/orgs/{org}/workspaces/{ws}"]
+        for path in asked:
+            assert operator.get(path).status_code == 200
+    assert paths(world) == asked
+    routes = ["GET /api/v1/orgs/{org}/clusters", *["GET /api/v1/orgs/{org}/workspaces/{ws}"] * 2]
     assert uses(world) == routes
     clock.forward(60)
     operator.get("/api/v1/orgs/acme/clusters")
@@ -104,6 +113,50 @@ def test_each_use_stands_in_the_tenants_audit_once_a_minute_and_route(world_on_b
     assert found[0]["data"]["look"] == look["id"]
     site = world.client("operator").get("/api/v1/site/audit").json()["items"]
     assert [entry["type"] for entry in site] == ["org.break_glass.began"]
+
+
+def test_what_is_looked_at_is_the_subject_of_its_trace(world_on_both: World) -> None:
+    """By whichever way it is named, so that an audit that is filtered by it shows that it was read."""
+    world, operator = world_on_both, world_on_both.client("operator")
+    for name in ("gpu-1", "gpu-2"):
+        world.add_machine(name)
+        world.add_workload(f"on-{name}", name)
+    begin(world)
+    research, cluster = world.ids.workspaces["acme/research"], world.ids.clusters["default"]
+    subjects = {
+        "workspaces/research": (research, None, None, None),
+        "workspaces/private/machines": (world.ids.workspaces["acme/private"], None, None, None),
+        "clusters/default": (None, cluster, None, None),
+        "events?workspace=research": (research, None, None, None),
+        "events?cluster=default&machine=gpu-1": (None, cluster, world.ids.machines["gpu-1"], None),
+        "usage?workspace=private": (world.ids.workspaces["acme/private"], None, None, None),
+        "clusters/absent": (None, None, None, None),
+        **{f"clusters/default/nodes/{m}": (None, cluster, world.ids.machines[m], None) for m in ("gpu-1", "gpu-2")},
+        **{
+            f"workspaces/research/compute-clusters/on-{m}": (research, None, None, world.ids.workloads[f"on-{m}"])
+            for m in ("gpu-1", "gpu-2")
+        },
+    }
+    for path in subjects:
+        assert operator.get(f"/api/v1/orgs/acme/{path}").status_code in (200, 404)
+    found = {
+        row["data"]["path"].removeprefix("/api/v1/orgs/acme/"): tuple(
+            row[f"{kind}_id"] for kind in ("workspace", "cluster", "machine", "workload")
+        )
+        for row in traced(world)
+    }
+    assert found == subjects
+    mine = world.client("owner").get("/api/v1/orgs/acme/audit", params={"workspace": "private"}).json()["items"]
+    assert [one["data"]["path"].rpartition("/")[2] for one in mine] == ["usage?workspace=private", "machines"]
+
+
+def test_a_path_that_is_long_or_does_not_show_is_kept_short_and_legible(world: World) -> None:
+    begin(world)
+    for name in ("%1B[31m" + "x" * 4_000 + "y", "%1B[31m" + "x" * 4_000 + "z"):
+        assert world.client("operator").get(f"/api/v1/orgs/acme/clusters/{name}").status_code == 404
+    for path in paths(world):
+        assert len(path) < 320 and path.isprintable() and "\\u001b[31mxxx" in path
+    assert len(paths(world)) == 2
 
 
 def test_a_look_for_what_is_not_there_leaves_its_trace_too(world: World) -> None:

@@ -27,6 +27,7 @@ from corral.domain import budgets as budget_rules
 from corral.domain import join_tokens as join_token_rules
 from corral.domain.permissions import Role
 from corral.domain.reservations import Given
+from corral.store import journal
 from corral.store.engine import Database
 from corral.store.tables.machines import machines as machine_table
 from corral.store.transaction import Tx
@@ -231,9 +232,16 @@ class _Undo(Exception):
 
 
 class Forgetful(Database):
-    """While `forgets`, every write is undone at its end: so that one world serves the whole walk."""
+    """While `forgets`, every write is undone at its end, its journal written first: so one world serves the whole walk.
+
+    `written`: the journal's entries that were undone, oldest first.
+    """
 
     forgets = False
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.written: list[dict[str, Any]] = []
 
     @contextmanager
     def write(self, *, of_lease: bool = False) -> Iterator[Tx]:
@@ -241,9 +249,15 @@ class Forgetful(Database):
             with super().write(of_lease=of_lease) as tx:
                 yield tx
                 if self.forgets:
+                    self._append(tx)
                     raise _Undo
         except _Undo:
             pass
+
+    def _append(self, tx: Tx) -> None:
+        newest = journal.newest(tx)
+        tx.append_journal()
+        self.written += [dict(row) for row in journal.after(tx, newest, 1_000)]
 
 
 class Walk:

@@ -73,7 +73,7 @@ _filters = st.builds(
     view=st.sampled_from(["event", "audit"]),
     types=st.lists(st.sampled_from(["workload.*", "workload.active", "cluster.*", "org.changed", "work%"]), max_size=2),
     workspaces=st.none() | st.frozensets(st.sampled_from(["a", "b"])),
-    cluster=_ids,
+    clusters=st.none() | st.lists(_ids.filter(bool), max_size=2),
     machine=_ids,
     workload=_ids,
     actor=st.sampled_from([None, "site", "nobody"]),

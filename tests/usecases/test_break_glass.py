@@ -183,19 +183,27 @@ def test_it_lives_a_minute_to_eight_hours(seconds: int, fits: bool) -> None:
     assert (outcome(lambda: rules.ttl(seconds)) == "done") == fits
 
 
-def test_the_same_route_is_traced_once_a_minute(clock: Clock) -> None:
+def test_where_there_is_no_room_it_is_traced_again_and_not_left_out(clock: Clock) -> None:
+    traces = break_glass.Traces(keys_max=2)
+    for path in ("/a", "/b", "/c"):
+        assert traces.due("look", path, clock.now)
+        traces.written("look", path, clock.now)
+    assert [traces.due("look", path, clock.now) for path in ("/a", "/b", "/c", "/d")] == [True, False, False, True]
+
+
+def test_the_same_page_is_traced_once_a_minute(clock: Clock) -> None:
     traces = break_glass.Traces()
-    assert traces.due("look", "GET /a", clock.now)
-    traces.written("look", "GET /a", clock.now)
-    assert not traces.due("look", "GET /a", clock.now)
-    assert traces.due("look", "GET /b", clock.now)
-    assert traces.due("other", "GET /a", clock.now)
+    assert traces.due("look", "/a", clock.now)
+    traces.written("look", "/a", clock.now)
+    assert not traces.due("look", "/a", clock.now)
+    assert traces.due("look", "/b", clock.now)
+    assert traces.due("other", "/a", clock.now)
     clock.forward(60)
-    assert traces.due("look", "GET /a", clock.now)
+    assert traces.due("look", "/a", clock.now)
 
 
 def test_a_clock_that_steps_back_hides_no_look(clock: Clock) -> None:
     traces = break_glass.Traces()
-    traces.written("look", "GET /a", clock.now)
+    traces.written("look", "/a", clock.now)
     clock.forward(-30)
-    assert traces.due("look", "GET /a", clock.now)
+    assert traces.due("look", "/a", clock.now)

@@ -166,12 +166,6 @@ def test_open_requests_come_first_and_every_one_once_in_pages(world_on_both: Wor
     assert seen == ["n0", "n3", "n4", "n2", "n1"]
 
 
-@pytest.mark.parametrize("token", ["x", "other/1", "/"])
-def test_a_page_token_of_another_list_is_refused_or_begins_anew(world: World, token: str) -> None:
-    with world.act("operator") as ctx:
-        assert outcome(lambda: use.of_site(ctx, token, 2)) in ("INVALID_REQUEST", "done")
-
-
 @pytest.mark.parametrize(
     ("name", "note", "code"),
     [("", "", "INVALID_NAME"), ("a\u202eb", "", "INVALID_NAME"), ("a", "x" * 2001, "INVALID_REQUEST")],

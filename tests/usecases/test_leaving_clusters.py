@@ -132,7 +132,7 @@ def test_machines_of_a_cluster_that_was_left_stay_enrolled_and_are_in_no_list(wo
         row = tx.one(select(machines).where(machines.c.name == "gpu-1"))
     assert row is not None and row["removed_at"] is None
     (entry,) = audit(world, "cluster.removed")
-    assert entry == {"slug": "default", "name": "Hosted", "machines": 1, "tokens": 0}
+    assert entry == {"slug": "default", "name": "Hosted", "machines": 1, "tokens": 0, "revoked": []}
 
 
 def test_no_access_is_granted_to_a_cluster_that_was_left(world_on_both: World) -> None:

@@ -214,12 +214,17 @@ def uncordon(place: Place, name: str) -> None:
 
 @machine.command()
 @click.argument("name")
+@click.option("--dry-run", is_flag=True, help="Say who and what would be affected; change nothing.")
 @at("org", "cluster")
-def release(place: Place, name: str) -> None:
+def release(place: Place, name: str, dry_run: bool) -> None:
     """Let a quarantined machine (a suspected clone, or one with unknown work) take new work again.
 
     Look first: corral machine show NAME says why it was quarantined.
     """
+    if dry_run:
+        told = place.cluster.affected(name)
+        emit(told.raw, lambda: _draw_affected(told))
+        return
     one = place.cluster.release_quarantine(name)
     emit(one.raw, lambda: say(f"{safe(one.name)} takes new work." if not one.closed else _still_closed(one.raw)))
 

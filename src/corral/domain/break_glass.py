@@ -14,7 +14,9 @@ from corral.domain.ids import HIDDEN, shown
 DEFAULT_TTL_S, MIN_TTL_S, MAX_TTL_S = 3600, 60, 8 * 3600
 REASON_MAX = 500
 TRACE_EVERY = timedelta(minutes=1)
-"""The same route, looked at again within this time, is one entry of the tenant's audit."""
+"""The same page, looked at again within this time, is one entry of the tenant's audit."""
+PATH_MAX = 300
+"""Characters that an entry keeps of the path that was looked at."""
 
 
 def reason(text: str) -> str:

@@ -17,6 +17,8 @@ HOSTED_SLUGS = ("default", "cloud", "hosted-cloud")
 HOSTED_NAME = "Hosted cluster"
 HOSTED_MACHINE_LIMIT = 10
 LIMIT_MAX = 1_000_000
+TOKENS_NAMED = 100
+"""Of the join tokens that are revoked with a cluster or an organisation, how many their audit entry names."""
 NAMED = 20
 """Workspaces, machines or workloads that an answer names; the rest are counted."""
 NOTE_MAX = 2000
@@ -31,6 +33,11 @@ def hosted_slug(taken: Collection[str]) -> str:
     """
     free = next((slug for slug in HOSTED_SLUGS if slug not in taken), None)
     return free or unique_name(HOSTED_SLUGS[-1], set(taken))
+
+
+def revoked(tokens: Sequence[str]) -> dict[str, object]:
+    """Return what an audit entry says of join tokens that were revoked: how many, and the first ones' public ids."""
+    return {"tokens": len(tokens), "revoked": list(tokens[:TOKENS_NAMED])}
 
 
 def machine_limit(asked: int, field: str) -> int:

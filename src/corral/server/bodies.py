@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import State
 
 from corral.server.config import Config
+
+DryRun = Annotated[bool, Query(description="Answer who and what would be affected; change nothing.")]
 
 
 class Body(BaseModel):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar
+from urllib.parse import urlencode
 
 import msgspec
 from fastapi import Depends, Query, Request
@@ -30,7 +31,7 @@ from corral.server.errors import request_id_of
 from corral.store.engine import Database
 from corral.store.transaction import Actor, Tx
 from corral.usecases import idempotency
-from corral.usecases.break_glass import Traces, record_use
+from corral.usecases.break_glass import Looked, Traces, record_use
 from corral.usecases.context import Context
 from corral.usecases.denials import Denials, worth_recording
 from corral.usecases.identity import Caller, Place, enter
@@ -94,16 +95,38 @@ class Door:
     def _trace(self, seen: Context) -> None:
         traces: Traces = self._request.app.state.traces
         with traces.writing:
-            if not traces.due(seen.look, self._template, seen.now):
+            looked = self._looked()
+            if not traces.due(seen.look, looked.path, seen.now):
                 return
             with self._db.write() as tx:
-                ctx = self._enter(tx, self.rule)
-                record_use(ctx, self.rule.look)
-            traces.written(seen.look, self._template, seen.now)
+                record_use(self._enter(tx, self.rule), looked)
+            traces.written(seen.look, looked.path, seen.now)
+
+    def _looked(self) -> Looked:
+        """Return what is asked for: by the path, and by the filters that name a thing."""
+        path, query = self._request.path_params, self._request.query_params
+        filters = {name: query[name] for name in ("workspace", "cluster", "machine", "workload") if name in query}
+        return Looked(
+            self.rule.look,
+            f"{self._request.scope['path']}{'?' if filters else ''}{urlencode(filters)}",
+            workspace=path.get("ws", filters.get("workspace")),
+            cluster=path.get("cluster", filters.get("cluster")),
+            machine=path.get("node", filters.get("machine")),
+            workload=path.get("name", filters.get("workload")),
+        )
 
     def _enter(self, tx: Tx, rule: Rule) -> Context:
         ctx = enter(tx, self.caller, rule, self.place)
         self._request.app.state.last_used.note(ctx.token_id, ctx.now)
+        self.check_request()
+        return ctx
+
+    def check_request(self) -> None:
+        """Refuse what no route can mean: a NUL in the path or query, a query parameter that the route does not take.
+
+        Every way in does this; a route that enters elsewhere (the placement worker) calls it itself.
+        Errors: `NOT_FOUND`, `INVALID_REQUEST`.
+        """
         # PostgreSQL keeps no NUL and would not even look for one.
         if any("\0" in str(value) for value in self._request.path_params.values()):
             raise not_found()
@@ -117,7 +140,6 @@ class Door:
                 raise Refusal(
                     "INVALID_REQUEST", f"{shown(name)} is no query parameter here: {may}. Leave it out.", field="query"
                 )
-        return ctx
 
     def _parameters(self) -> frozenset[str] | None:
         """Return the names of the query parameters that the route takes (None: a plain route, which reads its own)."""
@@ -234,7 +256,7 @@ class Paging:
         if self.after is None:
             return None
         if not (self.after.isascii() and self.after.isdigit() and len(self.after) < 19):
-            raise _not_of_this_list()
+            raise not_of_this_list()
         return int(self.after)
 
     def keys(self, kinds: Sequence[type[str] | type[int]]) -> tuple[str | int, ...] | None:
@@ -244,9 +266,9 @@ class Paging:
         try:
             found = msgspec.json.decode(self.after, type=list[str | int])
         except msgspec.DecodeError:
-            raise _not_of_this_list() from None
+            raise not_of_this_list() from None
         if [type(key) for key in found] != list(kinds) or not all(_askable(key) for key in found):
-            raise _not_of_this_list()
+            raise not_of_this_list()
         return tuple(found)
 
 
@@ -281,11 +303,12 @@ def read_page_token(token: str) -> str:
     except (binascii.Error, UnicodeDecodeError, ValueError):
         key = ""
     if not key or "\0" in key:
-        raise _not_of_this_list()
+        raise not_of_this_list()
     return key
 
 
-def _not_of_this_list() -> Refusal:
+def not_of_this_list() -> Refusal:
+    """Return how a list refuses a page token that is not its own."""
     return Refusal(
         "INVALID_REQUEST", "page_token: not one that this list gave. Start from the first page.", field="page_token"
     )
@@ -298,6 +321,7 @@ __all__ = [
     "Paging",
     "enter_door",
     "keys_token",
+    "not_of_this_list",
     "page_token",
     "request_id_of",
     "without_secrets",

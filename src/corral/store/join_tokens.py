@@ -61,9 +61,10 @@ def revoke(tx: Tx, scope: Scope, cluster_id: str, id: str) -> RowMapping | None:
     return tx.one(select(join_tokens).where(join_tokens.c.id == id)) if found == 1 else None
 
 
-def revoke_unused(tx: Tx, scope: Scope, cluster_id: str) -> None:
-    """Revoke every token that may still be used."""
-    tx.run(update(join_tokens).where(*_waiting(tx, scope, cluster_id)).values(revoked_at=tx.now))
+def revoke_unused(tx: Tx, scope: Scope, cluster_id: str) -> Sequence[str]:
+    """Revoke every token that may still be used; return their public ids."""
+    revoke = update(join_tokens).where(*_waiting(tx, scope, cluster_id)).values(revoked_at=tx.now)
+    return sorted(row["public_id"] for row in tx.all(revoke.returning(join_tokens.c.public_id)))
 
 
 def revoke_all_unused(tx: Tx) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Select, and_, delete, func, or_, select, update
 
+from corral.domain.events import is_of
 from corral.store.tables.journal import journal
 from corral.store.tables.site import sites
 from corral.store.transaction import Row, Scope, Tx
@@ -24,7 +25,7 @@ class Filter:
     types: Collection[str] = ()
     workspaces: Collection[str] | None = None
     """Ids: only entries of these workspaces (a member's view)."""
-    cluster: str | None = None
+    clusters: Collection[str] | None = None
     machine: str | None = None
     workload: str | None = None
     actor: str | None = None
@@ -57,12 +58,13 @@ def matches(row: Row | Mapping[str, Any], scope: Scope, want: Filter) -> bool:
     """Say of one row what `_filtered` asks in SQL; a property test holds the two together."""
     if row["org_id"] != scope.org or not row["audit" if want.view == "audit" else "event"]:
         return False
-    if want.types and not any(_is_type(row["type"], pattern) for pattern in want.types):
+    if want.types and not any(is_of(row["type"], pattern) for pattern in want.types):
         return False
     if want.workspaces is not None and row["workspace_id"] not in want.workspaces:
         return False
+    if want.clusters is not None and row["cluster_id"] not in want.clusters:
+        return False
     for column, value in (
-        ("cluster_id", want.cluster),
         ("machine_id", want.machine),
         ("workload_id", want.workload),
         ("actor_name", want.actor),
@@ -70,10 +72,6 @@ def matches(row: Row | Mapping[str, Any], scope: Scope, want: Filter) -> bool:
         if value is not None and row[column] != value:
             return False
     return (want.since is None or row["at"] >= want.since) and (want.until is None or row["at"] < want.until)
-
-
-def _is_type(name: str, pattern: str) -> bool:
-    return name.startswith(pattern[:-1]) if pattern.endswith(".*") else name == pattern
 
 
 def between(tx: Tx, scope: Scope, want: Filter, after: int, until: int, limit: int) -> Sequence[Row]:
@@ -124,8 +122,9 @@ def _filtered(scope: Scope | None, want: Filter) -> Select[Any]:
         terms.append(or_(journal.c.type.in_(exact), *starts))
     if want.workspaces is not None:
         terms.append(journal.c.workspace_id.in_(list(want.workspaces)))
+    if want.clusters is not None:
+        terms.append(journal.c.cluster_id.in_(list(want.clusters)))
     for column, value in (
-        (journal.c.cluster_id, want.cluster),
         (journal.c.machine_id, want.machine),
         (journal.c.workload_id, want.workload),
         (journal.c.actor_name, want.actor),

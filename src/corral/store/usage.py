@@ -197,13 +197,6 @@ def workspace_id(tx: Tx, scope: Scope, name: str) -> str | None:
     return found
 
 
-def cluster_ids(tx: Tx, scope: Scope, name: str) -> list[str]:
-    """Return the ids of the clusters that the organisation calls, or ever called, so; or of the one of that id."""
-    t = tenancies.c
-    rows = tx.all(select(t.cluster_id).where(t.org_id == scope.org, or_(t.slug == name, t.cluster_id == name)))
-    return [row["cluster_id"] for row in rows]
-
-
 def maker_id(tx: Tx, scope: Scope, name: str) -> str | None:
     """Return the id of the person of that login or id who is a member or made something here."""
     member = select(members.c.user_id).where(members.c.org_id == scope.org, members.c.user_id == users.c.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -11,7 +12,12 @@ from datetime import datetime
 from corral.domain import break_glass as rules
 from corral.domain.errors import Refusal, not_found
 from corral.domain.events import Subject
+from corral.domain.ids import shown
 from corral.store import break_glass as rows
+from corral.store import clusters as cluster_rows
+from corral.store import connections
+from corral.store import machines as machine_rows
+from corral.store import orgs as org_rows
 from corral.store.transaction import Row, Wake
 from corral.usecases import orgs
 from corral.usecases.context import Context
@@ -69,39 +75,68 @@ def end(ctx: Context, id: str) -> None:
         ctx.wake(Wake.STREAMS, row["user_id"])
 
 
+@dataclass(frozen=True)
+class Looked:
+    """What an operator looks at: the route (method and template), and what its path and its filters name."""
+
+    route: str
+    path: str
+    workspace: str | None = None
+    cluster: str | None = None
+    machine: str | None = None
+    workload: str | None = None
+
+
 class Traces:
     """Which looks were written down lately, so that a page that asks again and again does not flood the audit.
 
-    In memory: after a restart the next look is written down again.
+    In memory: after a restart the next look is written down again. So is one that had to be forgotten because
+    `keys_max` others came after it within the minute: nothing goes untraced for want of room.
     """
 
-    def __init__(self) -> None:
-        self._written: OrderedDict[tuple[str, str], datetime] = OrderedDict()
+    def __init__(self, keys_max: int = KEYS_MAX) -> None:
+        self._keys_max = keys_max
+        self._written: OrderedDict[tuple[str, bytes], datetime] = OrderedDict()
         self.writing = threading.Lock()
         """Held from `due` to `written`: two requests at once leave one entry."""
 
-    def due(self, look: str, route: str, now: datetime) -> bool:
-        """Return whether a use of this route has to be written down."""
-        at = self._written.get((look, route))
+    def due(self, look: str, path: str, now: datetime) -> bool:
+        """Return whether a use of this path has to be written down."""
+        at = self._written.get(_key(look, path))
         return at is None or not now - rules.TRACE_EVERY < at <= now
 
-    def written(self, look: str, route: str, now: datetime) -> None:
+    def written(self, look: str, path: str, now: datetime) -> None:
         """Note that it was, and is committed."""
-        self._written[(look, route)] = now
-        self._written.move_to_end((look, route))
-        while len(self._written) > KEYS_MAX:
+        key = _key(look, path)
+        self._written[key] = now
+        self._written.move_to_end(key)
+        while len(self._written) > self._keys_max:
             self._written.popitem(last=False)
 
 
-def record_use(ctx: Context, route: str) -> None:
-    """Write into the tenant's audit that the operator looks at this route (method and template)."""
-    subject = Subject(org=ctx.org.id, workspace=ctx.workspace_or_none.id if ctx.workspace_or_none else None)
-    ctx.record("org.break_glass.used", subject, route=route, look=ctx.look)
+def _key(look: str, path: str) -> tuple[str, bytes]:
+    """A path may be as long as a request line: what is kept of it is not."""
+    return look, hashlib.sha256(path.encode("utf-8", "surrogatepass")).digest()
+
+
+def record_use(ctx: Context, looked: Looked) -> None:
+    """Write into the tenant's audit what the operator looks at; the subject is what of it is there."""
+    path = shown(looked.path, rules.PATH_MAX)[1:-1]
+    ctx.record("org.break_glass.used", _subject(ctx, looked), route=looked.route, path=path, look=ctx.look)
+
+
+def _subject(ctx: Context, looked: Looked) -> Subject:
+    tx, scope = ctx.tx, ctx.scope
+    workspace = org_rows.workspace_with_part(tx, scope, looked.workspace, ctx.user.id) if looked.workspace else None
+    cluster = next(iter(cluster_rows.called(tx, scope, looked.cluster)), None) if looked.cluster else None
+    machine = machine_rows.by_name(tx, scope, cluster, looked.machine) if cluster and looked.machine else None
+    workload = connections.find(tx, scope, workspace["id"], looked.workload) if workspace and looked.workload else None
+    ids = [row["id"] if row else None for row in (workspace, machine, workload)]
+    return Subject(ctx.org.id, cluster, *ids)
 
 
 def _record(ctx: Context, what: str, id: str, **data: str) -> None:
-    ctx.record(f"org.break_glass.{what}", Subject(org=ctx.org.id), look=id, **data)
-    ctx.record(f"org.break_glass.{what}", Subject(), org=ctx.org.slug, look=id, **data)
+    ctx.record_for_both(f"org.break_glass.{what}", Subject(org=ctx.org.id), look=id, **data)
 
 
 def _one(ctx: Context, id: str) -> Look:

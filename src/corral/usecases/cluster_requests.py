@@ -63,23 +63,21 @@ def withdraw(ctx: Context, id: str) -> None:
 # --- the operator's
 
 
-def of_site(ctx: Context, after: str | None, limit: int) -> Sequence[Request]:
+def of_site(ctx: Context, after: tuple[int, str] | None, limit: int) -> Sequence[Request]:
     """Return the site's requests: open ones first, oldest first; then those that are over, newest first.
 
-    `after`: the place (`place_of`) of the last one seen. Errors: `INVALID_REQUEST`.
+    `after`: the place (`place_of`) of the last one seen.
     """
-    state, _, id = (after or "").partition("/")
-    if state not in ("", rules.OPEN, "over"):
-        raise Refusal("INVALID_REQUEST", "page_token: not one that this list gave. Start from the first page.")
-    found = [] if state == "over" else list(rows.open_ones(ctx.tx, id or None, limit))
+    over, id = after or (0, None)
+    found = [] if over else list(rows.open_ones(ctx.tx, id, limit))
     if len(found) < limit:
-        found += rows.ended_ones(ctx.tx, id if state == "over" else None, limit - len(found))
+        found += rows.ended_ones(ctx.tx, id if over else None, limit - len(found))
     return [_request(row) for row in found]
 
 
-def place_of(request: Request) -> str:
-    """Return where a request stands in the operator's list."""
-    return f"{rules.OPEN if request.state == rules.OPEN else 'over'}/{request.id}"
+def place_of(request: Request) -> tuple[int, str]:
+    """Return where a request stands in the operator's list: whether it is over, and its id."""
+    return int(request.state != rules.OPEN), request.id
 
 
 def make(ctx: Context, id: str, slug: str, name: str | None) -> Request:
@@ -123,8 +121,7 @@ def _end(ctx: Context, id: str, answer: rules.Answer, note: str = "") -> None:
 
 def _record(ctx: Context, id: str, answer: rules.Answer, **data: Any) -> None:
     told = {"request": id, "answer": answer.value, **data}
-    ctx.record("org.cluster.answered", Subject(org=ctx.org.id), **told)
-    ctx.record("org.cluster.answered", Subject(), org=ctx.org.slug, **told)
+    ctx.record_for_both("org.cluster.answered", Subject(org=ctx.org.id), **told)
 
 
 def _one(ctx: Context, id: str) -> Request:

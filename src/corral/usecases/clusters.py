@@ -108,7 +108,7 @@ def create_dedicated(ctx: Context, slug: str, name: str) -> Cluster:
     cluster_id = ctx.new_id()
     rows.add_cluster(ctx.tx, cluster_id, hosted=False)
     rows.add_tenancy(ctx.tx, ctx.scope, cluster_id, slug, name)
-    ctx.record("cluster.created", Subject(org=ctx.org.id, cluster=cluster_id), slug=slug, name=name)
+    ctx.record_for_both("cluster.created", Subject(org=ctx.org.id, cluster=cluster_id), slug=slug, name=name)
     return one(ctx, slug)
 
 
@@ -125,7 +125,8 @@ def give_back(ctx: Context, id: str, slug: str, name: str) -> Cluster:
     fleet.touch(ctx.tx, ctx.scope, id)
     rows.come_back(ctx.tx, ctx.scope, id, slug, name)
     machines = machine_rows.enrolled(ctx.tx, ctx.scope, id)
-    ctx.record("cluster.created", Subject(org=ctx.org.id, cluster=id), slug=slug, name=name, given_back=machines)
+    subject = Subject(org=ctx.org.id, cluster=id)
+    ctx.record_for_both("cluster.created", subject, slug=slug, name=name, given_back=machines)
     return one(ctx, slug)
 
 
@@ -176,11 +177,11 @@ def leave(ctx: Context, slug: str) -> Leaving:
     fleet.touch(ctx.tx, ctx.scope, cluster_id)
     told = _leaving(ctx, row)
     rules.check_unused(slug, told.workspaces)
-    join_tokens.revoke_unused(ctx.tx, ctx.scope, cluster_id)
+    revoked = join_tokens.revoke_unused(ctx.tx, ctx.scope, cluster_id)
     rows.leave(ctx.tx, ctx.scope, cluster_id)
     subject = Subject(org=ctx.org.id, cluster=cluster_id)
-    data: dict[str, Any] = {"slug": slug, "name": row["name"], "machines": told.machines, "tokens": told.tokens}
-    ctx.record("cluster.removed", subject, **data)
+    data: dict[str, Any] = {"slug": slug, "name": row["name"], "machines": told.machines}
+    ctx.record("cluster.removed", subject, **data, **rules.revoked(revoked))
     return told
 
 
@@ -209,8 +210,7 @@ def set_machine_limit(ctx: Context, machines: int | None) -> Limit:
     before = orgs.locked(ctx)["machine_limit"]
     if before != wanted:
         org_rows.set_machine_limit(ctx.tx, ctx.scope, wanted)
-        ctx.record("org.machine_limit", Subject(org=ctx.org.id), before=before, after=wanted)
-        ctx.record("org.machine_limit", Subject(), org=ctx.org.slug, before=before, after=wanted)
+        ctx.record_for_both("org.machine_limit", Subject(org=ctx.org.id), before=before, after=wanted)
     in_force = wanted if wanted is not None else rows.hosted_machine_limit(ctx.tx)
     tenancy = rows.hosted_tenancy(ctx.tx, ctx.scope)
     room = (0, 0) if tenancy is None else taken(ctx, tenancy["cluster_id"])

@@ -93,6 +93,11 @@ class Context:
         """Write a journal entry in this transaction."""
         self.tx.record(Entry(type, subject, data), self.actor)
 
+    def record_for_both(self, type: str, subject: Subject, **data: Any) -> None:
+        """Write what the operator does to an organisation into its journal and into the site's own, naming it there."""
+        self.record(type, subject, **data)
+        self.record(type, Subject(), org=self.org.slug, **data)
+
     def wake(self, wake: Wake, id: str) -> None:
         self.tx.wake(wake, id)
 

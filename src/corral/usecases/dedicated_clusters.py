@@ -58,8 +58,7 @@ def remove(ctx: Context, id: str) -> None:
     rules.check_deletable(row["org"], left=row["left_at"] is not None, machines=machines)
     rows.remove(ctx.tx, id)
     data = {"slug": row["slug"], "name": row["name"], "deleted": True}
-    ctx.record("cluster.removed", Subject(org=row["org_id"], cluster=id), **data)
-    ctx.record("cluster.removed", Subject(), org=row["org"], **data)
+    ctx.record_for_both("cluster.removed", Subject(org=ctx.org.id, cluster=id), **data)
 
 
 def in_org(ctx: Context, org_id: str) -> Context:

@@ -6,13 +6,13 @@ belong to. A cursor is `incarnation.sequence`: one of another incarnation answer
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from corral.domain.errors import Refusal, not_found
-from corral.domain.events import EVENTS_KEPT
+from corral.domain.events import EVENTS_KEPT, TYPES, check_types
 from corral.store import clusters, connections, journal, machines, orgs
 from corral.store import site as site_rows
 from corral.store.journal import Filter
@@ -33,6 +33,7 @@ class Query:
     types: Sequence[str] = ()
     workspace: str | None = None
     cluster: str | None = None
+    """A short name, also one that a cluster had when it was left; or an id."""
     machine: str | None = None
     """A name, which needs `cluster`; or the id, also of one that was removed."""
     workload: str | None = None
@@ -94,13 +95,14 @@ def sees(scope: Scope, want: Filter, row: Row | Mapping[str, Any]) -> bool:
 
 def resolve(ctx: Context, query: Query) -> Filter:
     """Turn names into ids, within what the caller may see. Errors: `NOT_FOUND`, `INVALID_REQUEST`."""
+    check_types(query.types, TYPES, "type")
     want = Filter(view=query.view, types=tuple(query.types), actor=query.actor, since=query.since, until=query.until)
     if not ctx.admin or query.workspace is not None:
         want = replace(want, workspaces=_workspaces(ctx, query.workspace))
     if query.cluster is not None:
-        want = replace(want, cluster=_cluster(ctx, query.cluster))
+        want = replace(want, clusters=_clusters(ctx, query.cluster))
     if query.machine is not None:
-        want = replace(want, machine=_machine(ctx, want.cluster, query.machine))
+        want = replace(want, machine=_machine(ctx, want.clusters, query.machine))
     if query.workload is not None:
         want = replace(want, workload=_workload(ctx, want, query.workload))
     return want
@@ -116,19 +118,21 @@ def _workspaces(ctx: Context, slug: str | None) -> frozenset[str]:
     return frozenset({row["id"]})
 
 
-def _cluster(ctx: Context, slug: str) -> str:
-    row = clusters.tenancy_by_slug(ctx.tx, ctx.scope, slug)
-    if row is None:
+def _clusters(ctx: Context, name: str) -> Sequence[str]:
+    """Return the ids of the clusters that are called so, or were when they were left: what happened there stays."""
+    found = clusters.called(ctx.tx, ctx.scope, name)
+    if not found:
         raise not_found()
-    return str(row["cluster_id"])
+    return found
 
 
-def _machine(ctx: Context, cluster_id: str | None, named: str) -> str:
+def _machine(ctx: Context, within: Collection[str] | None, named: str) -> str:
     row = machines.get(ctx.tx, ctx.scope, named)
-    if row is None and cluster_id is None:
+    if row is None and within is None:
         raise Refusal("INVALID_REQUEST", "machine: name its cluster too (cluster=…), or give its id.", field="machine")
-    if row is None and cluster_id is not None:
-        row = machines.by_name(ctx.tx, ctx.scope, cluster_id, named)
+    if row is None and within is not None:
+        found = (machines.by_name(ctx.tx, ctx.scope, cluster_id, named) for cluster_id in within)
+        row = next((one for one in found if one is not None), None)
     if row is None:
         raise not_found()
     return str(row["id"])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+from corral.domain import clusters as cluster_rules
 from corral.domain import orgs as rules
 from corral.domain import users
 from corral.domain.errors import Refusal, not_found
@@ -18,7 +19,7 @@ from corral.store import join_tokens as join_token_rows
 from corral.store import orgs as rows
 from corral.store.transaction import Row, Wake
 from corral.usecases import links as link_acts
-from corral.usecases.context import Context
+from corral.usecases.context import Context, Org
 from corral.usecases.links import NewLink
 
 ALL = 10_000
@@ -56,7 +57,8 @@ def create(ctx: Context, slug: str, name: str, contact: str) -> Organisation:
     id = ctx.new_id()
     if not rows.add(ctx.tx, id, slug, name, contact):
         raise Refusal("NAME_TAKEN", f"There is an organisation '{slug}' already. Choose another short name.")
-    ctx.record("org.created", Subject(), slug=slug, name=name)
+    made = replace(ctx, org_or_none=Org(id, slug, name, contact))
+    made.record_for_both("org.created", Subject(org=id), slug=slug, name=name)
     return Organisation(id, slug, name, contact, None, ctx.now)
 
 
@@ -96,8 +98,8 @@ def remove(ctx: Context) -> None:
     """
     locked(ctx)
     fleet.lock_org(ctx.tx, ctx.scope)
-    for tenancy in cluster_rows.listed(ctx.tx, ctx.scope, None, ALL):
-        join_token_rows.revoke_unused(ctx.tx, ctx.scope, tenancy["cluster_id"])
+    tenancies = cluster_rows.listed(ctx.tx, ctx.scope, None, ALL)
+    revoked = [id for row in tenancies for id in join_token_rows.revoke_unused(ctx.tx, ctx.scope, row["cluster_id"])]
     _check_empty(ctx)
     cluster_rows.remove_of_org(ctx.tx, ctx.scope)
     cluster_requests.withdraw_open(ctx.tx, ctx.scope)
@@ -105,20 +107,16 @@ def remove(ctx: Context) -> None:
     people = [row["user_id"] for row in rows.members_listed(ctx.tx, ctx.scope, None, ALL)]
     links.revoke_of_org(ctx.tx, ctx.scope)
     rows.remove(ctx.tx, ctx.scope)
-    ctx.record("org.removed", Subject(), slug=ctx.org.slug, name=ctx.org.name)
+    data = {"slug": ctx.org.slug, "name": ctx.org.name, **cluster_rules.revoked(revoked)}
+    ctx.record_for_both("org.removed", Subject(org=ctx.org.id), **data)
     for user_id in [*people, *ended]:
         ctx.wake(Wake.STREAMS, user_id)
 
 
 def invite(ctx: Context, role: Role, login: str | None, ttl_s: int | None) -> NewLink:
     """Make an invitation. Errors: `INVALID_NAME`, `INVALID_REQUEST`, `CONFLICT` (a member already)."""
-    ttl = rules.invitation_ttl(ttl_s)
-    meant_for = users.login(login) if login else ""
-    locked(ctx)
-    if meant_for and rows.member(ctx.tx, ctx.scope, meant_for) is not None:
-        raise Refusal("CONFLICT", f"'{meant_for}' is a member already. Change their role instead.")
-    made = link_acts.make(ctx, links.INVITATION, ttl, org_id=ctx.org.id, role=role.value, login=meant_for)
-    ctx.record("org.member.invited", Subject(org=ctx.org.id), role=role.value, login=meant_for, invitation=made.id)
+    made, told = _invite(ctx, role, login, ttl_s)
+    ctx.record("org.member.invited", Subject(org=ctx.org.id), **told)
     return made
 
 
@@ -127,7 +125,20 @@ def invite_owner(ctx: Context, login: str | None, ttl_s: int | None) -> NewLink:
     locked(ctx)
     if rows.owners(ctx.tx, ctx.scope):
         raise Refusal("CONFLICT", "The organisation has an owner, who invites further ones. Ask an owner.")
-    return invite(ctx, Role.OWNER, login, ttl_s)
+    made, told = _invite(ctx, Role.OWNER, login, ttl_s)
+    ctx.record_for_both("org.member.invited", Subject(org=ctx.org.id), **told)
+    return made
+
+
+def _invite(ctx: Context, role: Role, login: str | None, ttl_s: int | None) -> tuple[NewLink, dict[str, str]]:
+    """Make an invitation; return it, and what of it is recorded."""
+    ttl = rules.invitation_ttl(ttl_s)
+    meant_for = users.login(login) if login else ""
+    locked(ctx)
+    if meant_for and rows.member(ctx.tx, ctx.scope, meant_for) is not None:
+        raise Refusal("CONFLICT", f"'{meant_for}' is a member already. Change their role instead.")
+    made = link_acts.make(ctx, links.INVITATION, ttl, org_id=ctx.org.id, role=role.value, login=meant_for)
+    return made, {"role": role.value, "login": meant_for, "invitation": made.id}
 
 
 def invitations(ctx: Context, after: str | None, limit: int) -> Sequence[Invitation]:

@@ -17,6 +17,7 @@ from corral.domain.errors import Refusal, not_found
 from corral.domain.ids import EPOCH
 from corral.domain.prices import Tariff
 from corral.domain.usage import Bill, By, Period
+from corral.store import clusters as cluster_rows
 from corral.store import orgs as org_rows
 from corral.store import usage as rows
 from corral.store.transaction import Scope, Tx
@@ -142,7 +143,7 @@ def _maker(ctx: Context, name: str | None) -> str | None:
 def _clusters(ctx: Context, name: str | None) -> Collection[str] | None:
     if name is None:
         return None
-    found = rows.cluster_ids(ctx.tx, ctx.scope, name)
+    found = cluster_rows.called(ctx.tx, ctx.scope, name)
     if not found:
         raise not_found()
     return found

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from corral.domain.errors import Refusal
 from corral.server.bodies import Body
-from corral.server.door import AtDoor, Page, page_token
+from corral.server.door import AtDoor, Page, keys_token, page_token
 from corral.usecases import cluster_requests as use
 from corral.usecases.context import Context
 
@@ -81,9 +81,10 @@ def withdraw_cluster_request(org: str, id: str, door: AtDoor) -> None:
 @router.get("/api/v1/site/cluster-requests")
 def list_site_cluster_requests(page: Page, door: AtDoor) -> RequestList:
     """List every organisation's requests: open ones first, the oldest first; then those that are over."""
+    keys = page.keys((int, str))
     with door.read() as ctx:
-        found = use.of_site(ctx, page.after, page.size + 1)
-    more = page_token(use.place_of(found[page.size - 1])) if len(found) > page.size else None
+        found = use.of_site(ctx, (int(keys[0]), str(keys[1])) if keys else None, page.size + 1)
+    more = keys_token(use.place_of(found[page.size - 1])) if len(found) > page.size else None
     return RequestList(items=[RequestView.of(one) for one in found[: page.size]], next_page_token=more)
 
 

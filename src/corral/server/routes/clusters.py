@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from corral.server.bodies import Body
+from corral.server.bodies import Body, DryRun
 from corral.server.door import AtDoor, Page, page_token
 from corral.usecases import clusters as use
 from corral.usecases.context import Context
 
 router = APIRouter()
-
-DryRun = Annotated[bool, Query(description="Only say what would happen; change nothing.")]
 
 
 class ClusterView(BaseModel):

@@ -16,6 +16,7 @@ from corral.domain.compute_clusters import Creation, ssh_status
 from corral.domain.errors import Refusal
 from corral.domain.ids import SLUG
 from corral.domain.workloads import State
+from corral.server.bodies import DryRun
 from corral.server.door import AtDoor, Door, Page, page_token
 from corral.server.places import Places
 from corral.store.transaction import Row
@@ -230,6 +231,7 @@ async def create_compute_cluster(request: Request, org: str, ws: str, body: Crea
         request.app.state.last_used.note(ctx.token_id, ctx.now)
         return _view(request, made).model_dump(mode="json")
 
+    door.check_request()
     placer: PlacementWorker = request.app.state.placer
     ask = CreateAsk(door.caller, door.rule, door.place, body.creation(), render, door.key(body))
     try:
@@ -276,7 +278,7 @@ def _change(change: Change) -> ChangeView:
 
 @router.delete("/compute-clusters/{name}")
 def terminate_compute_cluster(
-    request: Request, org: str, ws: str, name: str, door: AtDoor, dry_run: bool = False
+    request: Request, org: str, ws: str, name: str, door: AtDoor, dry_run: DryRun = False
 ) -> TerminationView:
     """Stop everything inside and free the resources; it cannot be undone. `dry_run` says what would stop.
 

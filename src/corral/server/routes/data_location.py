@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 
 from corral.domain import data_location as rules
 from corral.server.agents import Hub
+from corral.server.bodies import DryRun
 from corral.server.door import AtDoor
 from corral.store.transaction import Row
 from corral.usecases import data_location as use
@@ -18,8 +19,6 @@ from corral.usecases import machines
 
 router = APIRouter()
 PATH = "/api/v1/orgs/{org}/clusters/{cluster}/nodes/{node}/data-location"
-
-DryRun = Annotated[bool, Query(description="Answer what would be; change nothing.")]
 
 
 class DiskView(BaseModel):

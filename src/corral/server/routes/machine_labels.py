@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict
 
+from corral.server.bodies import DryRun
 from corral.server.door import AtDoor
-from corral.server.routes.machines import RunningView, WindowView
+from corral.server.machine_views import RunningView, WindowView
 from corral.usecases import machine_labels as use
 
 router = APIRouter()
@@ -53,7 +52,7 @@ def place_machine(
     node: str,
     body: PlacementBody,
     door: AtDoor,
-    dry_run: Annotated[bool, Query(description="Answer who and what would be affected; change nothing.")] = False,
+    dry_run: DryRun = False,
 ) -> Placement:
     """Say where a machine is and which pool it is of. Running work stays; new work follows."""
     given = body.model_dump(include=body.model_fields_set)

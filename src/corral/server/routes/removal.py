@@ -8,10 +8,11 @@ from fastapi import APIRouter, Query, Request
 
 from corral.domain.machines import MachineState
 from corral.server.agents import Hub
+from corral.server.bodies import DryRun
 from corral.server.door import AtDoor
 from corral.server.install_line import uninstall_line
+from corral.server.machine_views import Affected, RunningView
 from corral.server.routes.join_tokens import public_url
-from corral.server.routes.machines import Affected, DryRun, RunningView
 from corral.usecases import removal as use
 
 router = APIRouter()

@@ -11,15 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from corral.domain import reservations as rules
 from corral.domain.errors import Refusal
-from corral.domain.ids import is_uuid
 from corral.domain.reservations import Given, State
-from corral.server.door import AtDoor, Page, page_token
+from corral.server.bodies import DryRun
+from corral.server.door import AtDoor, Page, Paging, keys_token, not_of_this_list
 from corral.usecases import reservations as use
 
 router = APIRouter()
 
 _PATH = "/api/v1/orgs/{org}/clusters/{cluster}/reservations"
-DryRun = Annotated[bool, Query(description="Answer who and what would be affected; change nothing.")]
 _TIME = {"type": "string", "format": "date-time"}
 
 
@@ -141,9 +140,9 @@ def list_reservations(
 ) -> Reservations:
     """The reservations that are not over, soonest first; with `state=past` those that are, latest first."""
     with door.read() as ctx:
-        found = use.listed(ctx, cluster, use.Wanted(state, pool, machine), _after(page.after), page.size + 1)
+        found = use.listed(ctx, cluster, use.Wanted(state, pool, machine), _after(page), page.size + 1)
     items = [_view(one) for one in found[: page.size]]
-    token = page_token(f"{rules.utc(items[-1].start)}/{items[-1].id}") if len(found) > page.size else None
+    token = keys_token([rules.utc(items[-1].start), items[-1].id]) if len(found) > page.size else None
     return Reservations(items=items, next_page_token=token)
 
 
@@ -183,13 +182,14 @@ def remove_reservation(org: str, cluster: str, id: str, door: AtDoor, dry_run: D
         return _removed(use.remove(ctx, cluster, id), dry_run=False)
 
 
-def _after(token: str | None) -> tuple[datetime, str] | None:
-    if token is None:
+def _after(page: Paging) -> tuple[datetime, str] | None:
+    keys = page.keys((str, str))
+    if keys is None:
         return None
-    start, slash, id = token.partition("/")
-    if not slash or not is_uuid(id):
-        raise Refusal("INVALID_REQUEST", "page_token: not one that this list gave. Start from the first page.")
-    return rules.moment(start, "page_token"), id
+    try:
+        return rules.moment(str(keys[0]), "page_token"), str(keys[1])
+    except Refusal:
+        raise not_of_this_list() from None
 
 
 def _view(one: use.Reservation) -> ReservationView:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TypeVar
 
 from fastapi import APIRouter
 from pydantic import BaseModel
 
 from corral.domain import topology as rules
-from corral.domain.errors import Refusal
-from corral.server.door import AtDoor, Page, page_token
+from corral.server.door import AtDoor, Page, Paging, keys_token
 from corral.usecases import topology as use
 
 router = APIRouter()
@@ -82,7 +80,7 @@ class Topology(BaseModel):
 def list_workspace_gpus(org: str, ws: str, door: AtDoor, page: Page) -> LocatedGpuList:
     """The GPUs of the workspace's machines, by machine and slot."""
     with door.read() as ctx:
-        found = use.gpus(ctx, _place(use.GpuPlace, page.after), page.size + 1)
+        found = use.gpus(ctx, _place(use.GpuPlace, page), page.size + 1)
     shown = found[: page.size]
     items = [
         LocatedGpuView(
@@ -96,15 +94,15 @@ def list_workspace_gpus(org: str, ws: str, door: AtDoor, page: Page) -> LocatedG
         )
         for one in shown
     ]
-    return LocatedGpuList(items=items, next_page_token=_token(shown[-1].place) if len(found) > page.size else None)
+    return LocatedGpuList(items=items, next_page_token=keys_token(shown[-1].place) if len(found) > page.size else None)
 
 
 @router.get("/api/v1/orgs/{org}/workspaces/{ws}/topology")
 def show_topology(org: str, ws: str, door: AtDoor, page: Page) -> Topology:
     """Where the workspace's machines are: site, rack, fabric, machine, GPU."""
     with door.read() as ctx:
-        sites, last = use.tree(ctx, _place(use.MachinePlace, page.after), page.size)
-    return Topology(sites=[_site(site) for site in sites], next_page_token=_token(last) if last else None)
+        sites, last = use.tree(ctx, _place(use.MachinePlace, page), page.size)
+    return Topology(sites=[_site(site) for site in sites], next_page_token=keys_token(last) if last else None)
 
 
 def _site(site: rules.Site) -> TopologySite:
@@ -126,23 +124,7 @@ def _machine(machine: rules.Machine) -> TopologyMachine:
     )
 
 
-def _token(place: use.GpuPlace | use.MachinePlace) -> str:
-    return page_token(json.dumps(place))
-
-
-def _place(kind: type[P], key: str | None) -> P | None:
+def _place(kind: type[P], page: Paging) -> P | None:
     """Return the place that a page begins after. Errors: `INVALID_REQUEST`."""
-    if key is None:
-        return None
-    try:
-        parts = json.loads(key)
-    except ValueError:
-        parts = None
-    fits = isinstance(parts, list) and len(parts) == len(kind._fields) and all(isinstance(p, str) for p in parts)
-    if not fits or any("\0" in part or not part.isprintable() for part in parts):
-        raise Refusal(
-            "INVALID_REQUEST",
-            "page_token: not one that this list gave. Start from the first page.",
-            field="page_token",
-        )
-    return kind(*parts)
+    keys = page.keys([str] * len(kind._fields))
+    return None if keys is None else kind(*map(str, keys))

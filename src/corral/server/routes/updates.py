@@ -8,10 +8,10 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from corral.domain.errors import Refusal
 from corral.domain.updates import STAGE_NAMES, STAGES, Outcome, Step
-from corral.server.door import AtDoor, Page, page_token
-from corral.server.routes.machines import DryRun, MachineView, RunningView, served, view
+from corral.server.bodies import DryRun
+from corral.server.door import AtDoor, Page, Paging, keys_token
+from corral.server.machine_views import MachineView, RunningView, served, view
 from corral.usecases import staged_updates as stages
 from corral.usecases import updates as use
 
@@ -113,7 +113,7 @@ def update_agents(
     release = served(request)
     if dry_run:
         with door.read() as ctx:
-            planned = stages.preview(ctx, cluster, release, _after(page.after), page.size + 1)
+            planned = stages.preview(ctx, cluster, release, _after(page), page.size + 1)
         return _view(planned, page.size, dry_run=True)
     return door.create(None, lambda ctx: _view(stages.start(ctx, cluster, release), page.size), 202)
 
@@ -122,7 +122,7 @@ def update_agents(
 def show_update(org: str, cluster: str, door: AtDoor, page: Page) -> ClusterUpdate:
     """The newest update of the cluster's agents: where it stands, and each machine."""
     with door.read() as ctx:
-        found = stages.progress(ctx, cluster, _after(page.after), page.size + 1)
+        found = stages.progress(ctx, cluster, _after(page), page.size + 1)
     return _view(found, page.size)
 
 
@@ -131,19 +131,15 @@ def stop_update(org: str, cluster: str, door: AtDoor, page: Page, dry_run: DryRu
     """Ask no more machines to update; those that were asked go on."""
     if dry_run:
         with door.read() as ctx:
-            found = stages.progress(ctx, cluster, _after(page.after), page.size + 1)
+            found = stages.progress(ctx, cluster, _after(page), page.size + 1)
         return _view(found, page.size, dry_run=True)
     with door.write() as ctx:
         return _view(stages.stop(ctx, cluster), page.size)
 
 
-def _after(token: str | None) -> tuple[int, str] | None:
-    if token is None:
-        return None
-    stage, slash, name = token.partition("/")
-    if not slash or stage not in map(str, range(STAGES)):
-        raise Refusal("INVALID_REQUEST", "page_token: not one that this list gave. Start from the first page.")
-    return int(stage), name
+def _after(page: Paging) -> tuple[int, str] | None:
+    keys = page.keys((int, str))
+    return None if keys is None else (int(keys[0]), str(keys[1]))
 
 
 def _view(told: stages.Progress, size: int, *, dry_run: bool = False) -> ClusterUpdate:
@@ -167,5 +163,5 @@ def _view(told: stages.Progress, size: int, *, dry_run: bool = False) -> Cluster
             UpdatedMachine(name=one.name, stage=one.stage, state=one.step, message=one.message, release=one.release)
             for one in shown
         ],
-        next_page_token=page_token(f"{shown[-1].stage}/{shown[-1].name}") if more else None,
+        next_page_token=keys_token([shown[-1].stage, shown[-1].name]) if more else None,
     )

@@ -9,10 +9,11 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.agent.allocation import LOG_LINE, LOG_SENT, TAIL_BYTES, Allocation
+from corral.agent.allocation import TAIL_BYTES, Allocation
 from corral.agent.calls import ThreadCalls
 from corral.agent.converge import Converger
 from corral.agent.fitting import first_that_fit, fitted
+from corral.agent.provisioning_log import LOG_LINE, LOG_SENT
 from corral.agent.state import StateFolder
 from corral.agent.work import BootClock, End, Record, WorkFolder, WorkMemory
 from corral.protocol import codec
@@ -78,8 +79,8 @@ async def all_ended(tmp_path: Path) -> tuple[AllocationReport, ...]:
     for n in range(200):
         record = Record(want(id=f"a{n}"), end=End.GONE, log_tail="\0" * TAIL_BYTES)
         work._all[f"a{n}"] = Allocation(record, work)
-        for line in range(LOG_SENT):
-            work._all[f"a{n}"]._log.append(LogLine(line, "漢" * LOG_LINE))
+        for _ in range(LOG_SENT):
+            work._all[f"a{n}"]._log.add("漢" * LOG_LINE)
     try:
         return work.reports()
     finally:

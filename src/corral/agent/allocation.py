@@ -8,9 +8,7 @@ or because it could not be started the first time.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
@@ -19,10 +17,13 @@ from corral.agent.backoff import Doubling
 from corral.agent.calls import Calls
 from corral.agent.drivers.base import Driver, DriverError, Running, RuntimeUnavailable, Started
 from corral.agent.inventory.files import printable
+from corral.agent.provisioning_log import LOG_LINE, ProvisioningLog
+from corral.agent.restarts import Restarts, what_happened
 from corral.agent.state import Unwritable
+from corral.agent.time_limit import TimeLimit
 from corral.agent.waiting import cancelled, set_or_after
-from corral.agent.work import LOG_BLOCK, BootClock, End, Record, Timer
-from corral.protocol.messages import AllocationReport, AllocationState, DesiredAllocation, LogLine, Step
+from corral.agent.work import LOG_BLOCK, BootClock, End, Record
+from corral.protocol.messages import AllocationReport, AllocationState, DesiredAllocation, Step
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -30,14 +31,7 @@ log = logging.getLogger(__name__)
 FIRST_START_TRIES = 8
 """A first start that fails for a passing reason is given up after so many tries (about 90 s)."""
 RETRY_FIRST_S, RETRY_CAP_S = 1.0, 30.0
-STEADY_S = 600.0
-"""A container that ran so long restarts at once; sooner, later and later."""
-LOG_KEPT, LOG_SENT, LOG_LINE = 500, 100, 1000
 TAIL_BYTES = 16 * 1024
-TIMER_SLACK_S = 5.0
-"""A time limit that moved less than this is not written again."""
-TIMER_NOTE_S = 60.0
-"""What is left of a time limit is written this often: a reboot gives back no more than that."""
 OUT_OF_TIME = "its time limit is over"
 
 
@@ -87,18 +81,15 @@ class Allocation:
         self._step: Step | None = None
         self._message = record.message
         self._seen = _Seen(exit_code=record.exit_code)
-        self._log: deque[LogLine] = deque(maxlen=LOG_KEPT)
-        self._log_n = record.log_reserved
-        self._ends_at = owner.clock.ends_at(record.timer)
+        self._log = ProvisioningLog(record.log_reserved)
+        self._limit = TimeLimit(owner.clock, record.timer)
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._retry = Doubling(RETRY_FIRST_S, RETRY_CAP_S)
         self._start_tries = 0
         self._failure = ""
         """Why its first start cannot work."""
-        self._restart_wait = Doubling(RETRY_FIRST_S, 2 * RETRY_CAP_S)
-        self._not_before = float("-inf")
-        self._up_since = float("-inf")
+        self._restarts = Restarts(owner.clock.now, RETRY_FIRST_S, 2 * RETRY_CAP_S)
         self._durable = True
 
     # -- what others ask --------------------------------------------------------------------
@@ -115,7 +106,7 @@ class Allocation:
     @property
     def up_since(self) -> float:
         """Boot clock at which its container was last known to have been started."""
-        return self._up_since
+        return self._restarts.up_since
 
     @property
     def running(self) -> bool:
@@ -125,11 +116,7 @@ class Allocation:
     @property
     def must_end(self) -> bool:
         """Told to stop, or out of time."""
-        return self.record.want.stop or self._out_of_time
-
-    @property
-    def _out_of_time(self) -> bool:
-        return self._ends_at is not None and self._owner.clock.now() >= self._ends_at
+        return self.record.want.stop or self._limit.is_over
 
     def report(self) -> AllocationReport:
         record, state = self.record, self._state
@@ -149,7 +136,7 @@ class Allocation:
             exit_code=self._seen.exit_code,
             restarts=record.restarts,
             container=record.container,
-            log=tuple(itertools.islice(self._log, LOG_SENT)),
+            log=self._log.to_send(),
             log_tail=record.log_tail if record.end is not None else "",
         )
 
@@ -160,8 +147,8 @@ class Allocation:
         had = self.record.want
         if want.generation < had.generation or (had.stop and not want.stop):
             return
-        record = replace(self.record, want=replace(want, seconds_left=None))
-        record = self._with_timer(record, want.seconds_left)
+        timer = self._limit.set(want.seconds_left, self.record.timer)
+        record = replace(self.record, want=replace(want, seconds_left=None), timer=timer)
         if record.end is End.FAILED and want.stop:
             # Everything was removed when it failed; what was asked now is so already.
             record = replace(record, end=End.GONE)
@@ -174,21 +161,9 @@ class Allocation:
         self._owner.changed()
         self._wake.set()
 
-    def _with_timer(self, record: Record, seconds_left: int | None) -> Record:
-        clock = self._owner.clock
-        if seconds_left is None:
-            self._ends_at = None
-            return replace(record, timer=None)
-        timer = clock.timer(seconds_left)
-        moved = self._ends_at is None or abs(timer.ends_at - self._ends_at) > TIMER_SLACK_S
-        if moved:
-            self._ends_at = timer.ends_at
-        return replace(record, timer=timer) if moved else record
-
     def log_seen(self, number: int) -> None:
         """Lines up to `number` are stored at the site."""
-        while self._log and self._log[0].n <= number:
-            self._log.popleft()
+        self._log.seen(number)
 
     def found(self, seen: Running | None) -> None:
         """Take over what an agent before this one left: its container, or that there is none."""
@@ -196,7 +171,7 @@ class Allocation:
             return
         if self.record.ran and seen is not None and seen.running:
             self._up, self._state, self._message = True, AllocationState.RUNNING, ""
-            self._up_since = self._owner.clock.now()
+            self._restarts.started()
             self._look(seen)
         elif self.record.ran and not self.must_end:
             self._lost(seen)
@@ -220,24 +195,17 @@ class Allocation:
     def _lost(self, seen: Running | None) -> None:
         kills = max(self._seen.oom_kills, seen.oom_kills if seen else 0)
         self._seen = _Seen(exit_code=seen.exit_code if seen else None)
-        message = _what_happened(seen, kills)
+        message = what_happened(seen, kills)
         record = self.record
         self.record = replace(
             record, restarts=record.restarts + 1, oom_kills=record.oom_kills + kills, exit_code=self._seen.exit_code
         )
-        self._not_before = self._owner.clock.now() + self._restart_delay()
+        self._restarts.gone()
         self._state, self._message = AllocationState.RESTARTING, message
         self._say(message)
         self._save()
         self._owner.changed()
         self._wake.set()
-
-    def _restart_delay(self) -> float:
-        """The first restart comes at once; when the container ends again soon, later and later."""
-        if self._owner.clock.now() - self._up_since >= STEADY_S and self._restart_wait.tries:
-            self._restart_wait.reset()
-        delay = self._restart_wait.next()
-        return 0.0 if self._restart_wait.tries == 1 else delay
 
     # -- its task ---------------------------------------------------------------------------
 
@@ -283,17 +251,14 @@ class Allocation:
             await self._finish()
         elif self._failure:
             await self._clean_up()
-        elif not self._up and self._owner.clock.now() < self._not_before:
-            await self._sleep(self._not_before - self._owner.clock.now())
+        elif not self._up and (wait_s := self._restarts.wait_s()) > 0:
+            await self._sleep(wait_s)
         elif not self._up:
             await self._start()
         elif self._applied != self.record.want:
             await self._update()
         else:
-            await self._sleep(self._until_end())
-
-    def _until_end(self) -> float | None:
-        return None if self._ends_at is None else max(0.0, self._ends_at - self._owner.clock.now())
+            await self._sleep(self._limit.left_s())
 
     async def _again(self, message: str) -> None:
         """Say why a step did not work and wait a while, or until something else is wanted."""
@@ -305,7 +270,7 @@ class Allocation:
         await self._sleep(self._retry.next())
 
     async def _sleep(self, seconds: float | None) -> None:
-        until_end = self._until_end() if not self.must_end else None
+        until_end = self._limit.left_s() if not self.must_end else None
         waits = [w for w in (seconds, until_end) if w is not None]
         await set_or_after(self._wake, min(waits) if waits else None)
 
@@ -340,7 +305,8 @@ class Allocation:
             self._started(want, started)
 
     def _started(self, want: DesiredAllocation, started: Started) -> None:
-        self._up, self._applied, self._up_since = True, want, self._owner.clock.now()
+        self._up, self._applied = True, want
+        self._restarts.started()
         self._state, self._step, self._message = AllocationState.RUNNING, None, ""
         self._seen.exit_code, self._start_tries = None, 0
         self.record = replace(
@@ -411,11 +377,10 @@ class Allocation:
 
     def _say(self, line: str) -> None:
         """Add a line to its provisioning log."""
-        self._log_n += 1
-        if self._log_n > self.record.log_reserved:
-            self.record = replace(self.record, log_reserved=self._log_n + LOG_BLOCK)
+        number = self._log.add(line)
+        if number > self.record.log_reserved:
+            self.record = replace(self.record, log_reserved=number + LOG_BLOCK)
             self._save()
-        self._log.append(LogLine(self._log_n, printable(line.rstrip("\n"), LOG_LINE)))
 
     def _save(self) -> None:
         try:
@@ -426,23 +391,9 @@ class Allocation:
 
     def keep(self) -> None:
         """Write what the disk refused before; note what is left of a time limit, for a reboot."""
-        timer = self.record.timer
-        if self._ends_at is not None and timer is not None and not self.ended:
-            left = self._ends_at - self._owner.clock.now()
-            if timer.left_s - left > TIMER_NOTE_S:
-                timer = Timer(self._owner.clock.boot_id, self._ends_at, max(0.0, left))
-                self.record = replace(self.record, timer=timer)
-                self._save()
+        timer = self._limit.noted(self.record.timer)
+        if timer is not self.record.timer and not self.ended:
+            self.record = replace(self.record, timer=timer)
+            self._save()
         if not self._durable:
             self._save()
-
-
-def _what_happened(seen: Running | None, oom_kills: int) -> str:
-    if seen is None:
-        what = "its container is not there any more"
-    elif seen.exit_code is None:
-        what = "its container does not run any more"
-    else:
-        what = f"its container ended with exit code {seen.exit_code}"
-    memory = "; processes in it were killed for lack of memory" if oom_kills else ""
-    return f"{what}{memory}; it is started again on the same storage"

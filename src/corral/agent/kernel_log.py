@@ -150,7 +150,7 @@ class KernelLog:
             self._keep(KernelLine(said.seq, printable(said.text, LINE_CHARACTERS)))
 
     def _keep(self, line: KernelLine) -> None:
-        """Of many that are alike the first and the newest are kept, and of each wording one: a new thing counts more."""
+        """Of many that are alike the first and the newest are kept, and of each wording one: news count more."""
         alike = self._kept.get(_like(line), [])
         words = _NUMBER.sub("#", _PROCESS.sub("", line.text))
         if len(alike) >= ALIKE:

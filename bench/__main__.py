@@ -15,10 +15,23 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bench import carving, creations, fleet, ground, placement, requests, ssh, starting
+from bench import carving, creations, fleet, ground, placement, quotas, requests, ssh, starting
 from bench.figures import Result, machine, say
 
-PARTS = ("machine", "cli", "placement", "start", "fleet", "requests", "creations", "restart", "carve", "agent", "ssh")
+PARTS = (
+    "machine",
+    "cli",
+    "placement",
+    "quotas",
+    "start",
+    "fleet",
+    "requests",
+    "creations",
+    "restart",
+    "carve",
+    "agent",
+    "ssh",
+)
 ON_SQLITE = {"fleet", "requests", "creations", "restart"}
 REAL = {"carve", "agent", "ssh"}
 
@@ -35,6 +48,8 @@ class Bench:
             self._add("cli", starting.command_line)
         with self._told("placement"):
             self._add("placement", placement.measure)
+        with self._told("quotas"):
+            self._add("quotas", quotas.measure)
         with self._told("start"):
             self._add("start", starting.cold)
         if self.wanted & ON_SQLITE:

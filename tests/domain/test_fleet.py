@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timezone
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.domain import fleet as index
-from corral.domain.asks import MachineFacts, PlacementAsk, Plan
+from corral.domain.asks import Kind, MachineFacts, PlacementAsk, Plan, held_by
 from corral.domain.fleet import Fleet
 from corral.domain.placement import refusals, try_place
 from corral.domain.reservations import refused_by
@@ -70,6 +71,61 @@ def test_a_gpu_model_that_is_called_like_no_other_hides_none() -> None:
     fleet.take(planned(fleet, PlacementAsk(Ask(gpus=1))))
     assert planned(fleet, PlacementAsk(Ask(gpus=1), gpu_model="H100")).machine == "a"
     assert planned(fleet, PlacementAsk(Ask())).machine == "a"
+
+
+# ---- what an ask takes at least
+
+
+def test_the_least_fair_share_is_that_of_the_sizes_there_are_now() -> None:
+    fleet, want = Fleet.of([machine("a", vcpu=64), machine("b", ("A100",) * 8, vcpu=32)]), PlacementAsk(Ask(gpus=1))
+    assert (fleet.least(want).vcpu, fleet.least(replace(want, gpu_model="H100")).vcpu) == (4, 8)
+    fleet.replace(machine("b", ("A100",) * 8, vcpu=16))
+    assert fleet.least(want).vcpu == 2
+    fleet.replace(machine("c", vcpu=8))
+    assert (fleet.least(want).vcpu, fleet.least(replace(want, machine="a")).vcpu) == (1, 8)
+    fleet.remove("c")
+    fleet.remove("b")
+    assert fleet.least(want).vcpu == 8
+    assert fleet.least(replace(want, pools=frozenset({"other"}))) == Resources()
+
+
+def test_asks_that_differ_by_what_people_choose_freely_look_at_every_size_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Kind] = []
+
+    def looking(kind: Kind, ask: PlacementAsk) -> Resources | None:
+        looked.append(kind)
+        return held_by(kind, ask)
+
+    monkeypatch.setattr("corral.domain.fleet.held_by", looking)
+    fleet = Fleet.of(machine(f"m{number}", vcpu=64 + number) for number in range(20))
+    for vcpu in range(1, 50):
+        fleet.least(PlacementAsk(Ask(gpus=1, vcpu=vcpu), workspace=f"w{vcpu}"))
+    assert len(looked) == 20
+    fleet.replace(machine("m0", pool="", vcpu=65))  # one size less
+    fleet.least(PlacementAsk(Ask(gpus=1)))
+    assert len(looked) == 39
+
+
+def test_least_shares_that_people_ask_for_are_not_remembered_for_ever() -> None:
+    fleet = Fleet.of([machine("a")])
+    for number in range(2 * index.MOST_LEASTS):
+        fleet.least(PlacementAsk(Ask(gpus=1), gpu_model=f"model {number}"))
+    assert len(fleet._leasts) <= index.MOST_LEASTS
+
+
+def test_a_fleet_whose_last_window_is_gone_has_none() -> None:
+    fleet = Fleet.of([machine("a", windows=[window(1, 2)]), machine("b", windows=[window(3, 4)])])
+    assert fleet.has_windows
+    fleet.replace(machine("a"))
+    assert fleet.has_windows
+    fleet.replace(machine("b", windows=[window(3, 5)]))
+    assert fleet.has_windows
+    planned(fleet, PlacementAsk(Ask(gpus=1), now=at(6)))  # it is over
+    assert not fleet.has_windows
+    fleet.replace(machine("b", windows=[window(7, 8)]))
+    assert fleet.has_windows
+    fleet.remove("b")
+    assert not fleet.has_windows
 
 
 # ---- the index against a plain search

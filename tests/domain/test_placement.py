@@ -113,9 +113,9 @@ def test_many_asks_that_wait_are_each_looked_at_once_for_a_kind_of_machine(monke
     looked: list[PlacementAsk] = []
     could = terms.could_ever
 
-    def looking(kind: Kind, ask: PlacementAsk) -> bool:
+    def looking(kind: Kind, ask: PlacementAsk, taken: Resources) -> bool:
         looked.append(ask)
-        return could(kind, ask)
+        return could(kind, ask, taken)
 
     monkeypatch.setattr(terms, "could_ever", looking)
     fleet, ahead = Fleet.of([machine("a"), machine("b")]), Ahead()

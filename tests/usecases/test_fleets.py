@@ -7,31 +7,41 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from sqlalchemy import event, insert, select, update
 
 from corral.controllers.batches import Batches
 from corral.controllers.heard import Heard
 from corral.domain.allocations import Seen
+from corral.domain.asks import PlacementAsk
 from corral.domain.compute_clusters import Creation
 from corral.domain.errors import Refusal
+from corral.domain.fleet import Fleet
+from corral.domain.placement import try_place
+from corral.domain.quotas import Quota
+from corral.domain.resources import Ask
 from corral.domain.sessions import Opened
 from corral.server.agents import Hub
 from corral.store import allocations as store
-from corral.store import fleet, workloads
+from corral.store import fleet, restored, workloads
+from corral.store.engine import Database
 from corral.store.tables.access import access, access_pools
 from corral.store.tables.clusters import clusters, tenancies
 from corral.store.tables.machines import machines
 from corral.store.tables.workloads import allocations
 from corral.store.transaction import Scope, Tx
 from corral.usecases import orgs, workload_life
-from corral.usecases.fleets import Fleets
+from corral.usecases.fleets import Fleets, Grant, Line, Remembered, Tenancy, Waiting
 from corral.usecases.idempotency import Stored
 from corral.usecases.placement import create_many
 from tests.conftest import Clock
+from tests.facts import GIB, machine, planned
 from tests.placing import ask, create, report, saying, terminate
 from tests.world import World
 
@@ -252,3 +262,113 @@ def test_of_a_workloads_allocations_the_newest_is_read_and_no_other(world: World
             tx.run(insert(allocations).values(**{**old, **released, "id": f"{name}-{old['id'][:20]}"}))
         found = store.of_workloads(tx, Scope(world.ids.orgs["acme"]), [old["workload_id"]])
     assert [row["id"] for row in found.values()] == [f"newest-{old['id'][:20]}"]
+
+
+# ---- what waits, as it is remembered
+
+QUOTAS = (
+    Quota(),
+    Quota(gpus=9),
+    Quota(gpu_models={"H100": 5}),
+    Quota(vcpu=40),
+    Quota(ram_gib=300, gpus=12),
+    Quota(gpu_hours_month=6_000),
+)
+asked = st.builds(
+    PlacementAsk,
+    st.builds(Ask, st.integers(0, 5), st.none() | st.integers(1, 20), st.none() | st.integers(1, 80).map(GIB.__mul__)),
+    machine=st.none() | st.sampled_from(("a", "b")),
+    gpu_model=st.none() | st.sampled_from(("A100", "H100")),
+    workspace=st.sampled_from(("w1", "w2")),
+)
+
+
+def whole(tenancy: Tenancy, tx: Tx) -> tuple[object, ...]:
+    """Return whom a new ask must not overtake, and how each workspace stands after all of its own that wait."""
+    ahead, machines = tenancy.ahead(tx), tenancy.fleet.machines
+    kinds = {name: ahead.waits_for(machine.kind) for name, machine in machines.items()}
+    return kinds, set(ahead.kept(machines)), tenancy.standing(tx, "w1"), tenancy.standing(tx, "w2")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.tuples(*[st.sampled_from(QUOTAS)] * 2), st.lists(st.tuples(asked, st.integers(0, 9)), max_size=14))
+def test_what_waits_is_remembered_as_it_would_be_judged_anew(
+    sqlite_db: Database, quotas: tuple[Quota, Quota], steps: list[tuple[PlacementAsk, int]]
+) -> None:
+    """Whatever was placed or waits since: nothing that is kept of the queue is other than what it would be."""
+    fleet_ = Fleet.of([machine("a", vcpu=32), machine("b", ("A100",) * 4 + ("H100",) * 2, vcpu=64)])
+    grants: dict[str, Grant | None] = {
+        name: Grant(None, quota) for name, quota in zip(("w1", "w2"), quotas, strict=True)
+    }
+    here = Tenancy("cluster", Scope("org"), fleet=fleet_, grants=grants)
+    with sqlite_db.read() as tx:
+        for number, (want, hours) in enumerate(steps):
+            waiting = Waiting(str(number), want.workspace, "", want, hours * 3600 or None, "")
+            want = waiting.asking(None, tx.now)
+            within, over = here.judged(tx, want)
+            plan = try_place(here.fleet, within, here.ahead(tx)) if over is None else None
+            if plan is not None:
+                here.take(want, plan)
+            else:
+                here.wait(waiting)
+            assert whole(here, tx) == whole(replace(here, _line=Remembered()), tx)
+
+
+def test_what_waits_keeps_no_machine_on_which_its_share_is_more_than_the_quota_leaves_by_now(
+    sqlite_db: Database,
+) -> None:
+    small, large, other = machine("a", vcpu=32), machine("b", vcpu=64), machine("c", vcpu=128, pool="other")
+    grants = dict.fromkeys(("w1", "w2"), Grant(None, Quota(vcpu=20)))
+    here = Tenancy("cluster", Scope("org"), fleet=Fleet.of([small, large, other]), grants=dict(grants))
+    with sqlite_db.read() as tx:
+        here.wait(Waiting("1", "w1", "", PlacementAsk(Ask(2, ram_mib=512 * GIB), pool="", workspace="w1"), None, ""))
+        kinds = [here.fleet.machines[name].kind for name in ("a", "b")]
+        assert [here.ahead(tx).waits_for(kind) for kind in kinds] == [True, True]  # for 8 or 16 vCPU of 20
+        want = PlacementAsk(Ask(1, vcpu=6), pool="other", workspace="w1", now=tx.now)
+        here.take(want, planned(here.fleet, here.judged(tx, want)[0], here.ahead(tx)))
+        assert [here.ahead(tx).waits_for(kind) for kind in kinds] == [True, False]  # of 14
+        assert whole(here, tx) == whole(replace(here, _line=Remembered()), tx)
+
+
+@pytest.mark.parametrize("quota", QUOTAS)
+def test_a_placement_has_nothing_that_waits_judged_again(
+    sqlite_db: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch, quota: Quota
+) -> None:
+    fleet_ = Fleet.of([machine("a"), machine("b", ("A100",) * 8)])
+    here = Tenancy("cluster", Scope("org"), fleet=fleet_, grants=dict.fromkeys(("w1", "w2"), Grant(None, quota)))
+    turns: list[str] = []
+    turn, doubtful = Line.turn, restored.doubtful
+
+    def turning(line: Line, waiting: Waiting) -> tuple[PlacementAsk | None, str]:
+        turns.append(waiting.id)
+        return turn(line, waiting)
+
+    def doubting(tx: Tx, scope: Scope, cluster_id: str) -> frozenset[str]:
+        turns.append("doubtful")
+        return doubtful(tx, scope, cluster_id)
+
+    monkeypatch.setattr(Line, "turn", turning)
+    monkeypatch.setattr(restored, "doubtful", doubting)
+    for number in range(6):
+        want = PlacementAsk(Ask(1, 4, GIB), machine="gone", workspace=f"w{1 + number % 2}")
+        here.wait(Waiting(str(number), want.workspace, "", want, 60, ""))
+    with sqlite_db.read() as tx:
+        here.begin()
+        for number in range(4):
+            want = PlacementAsk(Ask(1, 1), workspace=f"w{1 + number % 2}", now=tx.now, sure_end=tx.now)
+            within, _ = here.judged(tx, want)
+            plan = try_place(here.fleet, within, here.ahead(tx))
+            assert plan is not None
+            here.take(want, plan)
+            assert turns == ["doubtful", *map(str, range(6))]
+        last = Waiting("last", "w1", "", want, 60, "")
+        here.wait(last)
+        here.ahead(tx)
+        assert turns[7:] == ["last"]
+    turns.clear()
+    clock.forward(2)
+    with sqlite_db.read() as tx:
+        here.begin()
+        here.ahead(tx)
+    timed = quota.gpu_hours_month is not None
+    assert set(turns) == ({"doubtful", "last", *map(str, range(6))} if timed else set())

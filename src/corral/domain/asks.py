@@ -6,7 +6,7 @@ First come, first served: a later ask takes no machine that an earlier one which
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ from corral.domain.resources import Ask, Resources, on_machine
 
 EARLIEST = datetime.min.replace(tzinfo=timezone.utc)
 """A moment before every window."""
+NOTHING = Resources()
 
 
 class Gpu(NamedTuple):
@@ -116,60 +117,128 @@ class HasKind(Protocol):
     kind: Kind
 
 
+class _Theirs:
+    """What one workspace asks for."""
+
+    __slots__ = ("_tried", "asks", "named", "taken")
+
+    def __init__(self) -> None:
+        self.asks: list[PlacementAsk] = []
+        self.named: list[PlacementAsk] = []
+        """Those for a machine by name."""
+        self.taken = NOTHING
+        """What its quota leaves less to each of them than when it was added."""
+        self._tried: dict[Kind, int] = {}
+        """How many of the asks could never use machines of a kind; -1: one could."""
+
+    def one_could(self, kind: Kind) -> bool:
+        tried = self._tried.get(kind, 0)
+        if 0 <= tried < len(self.asks):
+            one_could = any(could_ever(kind, ask, self.taken) for ask in self.asks[tried:])
+            tried = self._tried[kind] = -1 if one_could else len(self.asks)
+        return tried < 0
+
+    def narrow(self, taken: Resources) -> bool:
+        """The quota leaves so much less; return whether that matters to one of them."""
+        limited = any(ask.room is not None for ask in (*self.asks[:1], *self.named[:1]))
+        if limited:
+            self.taken += taken
+            self._tried = {kind: tried for kind, tried in self._tried.items() if tried >= 0}
+        return limited
+
+
 class Ahead:
-    """The asks that wait before another one, each for machines that it could ever use.
+    """The asks that wait before another one, each for machines that it could ever use; by workspace, for one's quota
+    changes nothing of the others'.
 
     One that a reservation keeps out of a machine holds back nobody there until that is over: who may run there
     meanwhile, may.
     """
 
     def __init__(self) -> None:
-        self._asks: list[PlacementAsk] = []
-        self._unjudged: list[PlacementAsk] = []
+        self._of: dict[str, _Theirs] = {}
+        self._unjudged: list[tuple[_Theirs, PlacementAsk]] = []
         """Asks for a machine by name, of which it is not known yet whether they could use it."""
         self._kept: set[str] = set()
+        self._added: list[tuple[_Theirs, PlacementAsk]] = []
+        """The others, since all were asked about a kind last."""
         self._tried: dict[Kind, int] = {}
-        """How many of the asks could never use machines of a kind; -1: one could."""
+        """How many of those added are tried with a kind, as all before them are; -1: one of them could use it."""
 
     def add(self, ask: PlacementAsk) -> None:
-        (self._asks if ask.machine is None else self._unjudged).append(ask)
+        """Add the last one. Of one workspace all have a `room`, or none has."""
+        theirs = self._of.setdefault(ask.workspace, _Theirs())
+        if ask.room is not None:
+            ask = replace(ask, room=ask.room + theirs.taken)
+        if ask.machine is not None:
+            theirs.named.append(ask)
+            self._unjudged.append((theirs, ask))
+        else:
+            theirs.asks.append(ask)
+            self._added.append((theirs, ask))
+
+    def forget(self, workspace: str) -> None:
+        """Take out what a workspace asks for."""
+        if self._of.pop(workspace, None) is not None:
+            self._judge_anew()
+
+    def narrow(self, workspace: str, taken: Resources) -> None:
+        """A workspace's quota leaves it so much less."""
+        theirs = self._of.get(workspace)
+        if theirs is not None and theirs.narrow(taken):
+            self._judge_anew()
+
+    def _judge_anew(self) -> None:
+        self._added.clear()
+        self._tried.clear()
+        self._kept.clear()
+        self._unjudged = [(theirs, ask) for theirs in self._of.values() for ask in theirs.named]
 
     def __bool__(self) -> bool:
-        return bool(self._asks or self._kept or self._unjudged)
+        return bool(self._of)
 
     def kept(self, machines: Mapping[str, HasKind]) -> set[str]:
         """Return the names of the machines that are waited for by name, of these."""
-        for ask in self._unjudged:
+        for theirs, ask in self._unjudged:
             machine = machines.get(ask.machine or "")
-            if machine is not None and could_ever(machine.kind, ask):
+            if machine is not None and could_ever(machine.kind, ask, theirs.taken):
                 self._kept.add(ask.machine or "")
         self._unjudged.clear()
         return self._kept
 
     def waits_for(self, kind: Kind) -> bool:
         """Whether an earlier ask could use machines of this kind, were they empty."""
-        tried = self._tried.get(kind, 0)
-        if 0 <= tried < len(self._asks):
-            one_could = any(could_ever(kind, ask) for ask in self._asks[tried:])
-            tried = self._tried[kind] = -1 if one_could else len(self._asks)
-        return tried < 0
+        tried = self._tried.get(kind)
+        if tried is None:
+            one_could = any(theirs.one_could(kind) for theirs in self._of.values())
+        elif 0 <= tried < len(self._added):
+            one_could = any(could_ever(kind, ask, theirs.taken) for theirs, ask in self._added[tried:])
+        else:
+            return tried < 0
+        self._tried[kind] = -1 if one_could else len(self._added)
+        return one_could
 
 
-def could_ever(kind: Kind, ask: PlacementAsk) -> bool:
-    """Return whether machines of this kind could take it now if nothing else ran on them."""
-    if ask.room is not None and not within(on_machine(ask.ask, kind.total), ask.room):
+def could_ever(kind: Kind, ask: PlacementAsk, taken: Resources = NOTHING) -> bool:
+    """Return whether machines of this kind could take it now if nothing else ran on them.
+
+    `taken`: what its quota leaves less than it says.
+    """
+    need = held_by(kind, ask)
+    if need is None or (ask.room is not None and not within(need + taken, ask.room)):
         return False
-    return could_hold(kind, ask) and not refused_by(kind.windows, ask.workspace, ask.now, ask.sure_end)
+    return not refused_by(kind.windows, ask.workspace, ask.now, ask.sure_end)
 
 
-def could_hold(kind: Kind, ask: PlacementAsk) -> bool:
-    """Return whether machines of this kind are large enough for it, and what was asked for."""
+def held_by(kind: Kind, ask: PlacementAsk) -> Resources | None:
+    """Return what the ask means on machines of this kind; None: they are too small, or not what was asked for."""
     if not ask.sees(kind.pool) or ask.pool not in (None, kind.pool) or (ask.drives and not kind.data):
-        return False
+        return None
     most = max((n for model, n in kind.models if ask.takes(model)), default=-1)
     if (ask.gpu_model is not None or ask.ask.gpus) and most < ask.ask.gpus:
-        return False
-    return within(on_machine(ask.ask, kind.total), kind.total)
+        return None
+    need = on_machine(ask.ask, kind.total)
+    return need if within(need, kind.total) else None
 
 
 def within(need: Resources, most: Resources) -> bool:

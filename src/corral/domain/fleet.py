@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from corral.domain.asks import Ahead, Gpu, Kind, MachineFacts, PlacementAsk, Plan, could_hold, within
+from corral.domain.asks import Ahead, Gpu, Kind, MachineFacts, PlacementAsk, Plan, held_by, within
 from corral.domain.reservations import Window
 from corral.domain.resources import Ask, Resources, on_machine
 from corral.domain.shelves import NEVER, Cell, Key, Level, Shelf, looked_at, micros, places
@@ -22,6 +22,7 @@ ANY = "\0"
 """The cell of all GPU models together, which no model is called: where an ask without GPUs looks."""
 MOST_LOOKUPS = 1_000
 MOST_NEEDS = 10_000
+MOST_LEASTS = 1_000
 """Answers kept; people choose what they ask for."""
 
 
@@ -64,6 +65,8 @@ _Place = tuple[str, str, bool]
 """A cell's pool, GPU model or `ANY`, and whether its machines have a data location."""
 _Lookup = tuple[frozenset[str] | None, str | None, bool, str | None]
 """Pools granted, pool asked, whether with a data location, GPU model asked or `ANY`; None = each model by itself."""
+_Least = tuple[int, frozenset[str] | None, str | None, str | None, frozenset[str], bool]
+"""GPUs asked, pools granted, pool and GPU model asked, models spent, whether with a data location."""
 
 
 @dataclass
@@ -80,11 +83,15 @@ class Fleet:
     _by_number: dict[int, Kind] = field(default_factory=dict)
     _sizes: Counter[Kind] = field(default_factory=Counter)
     """How many kinds there are that differ by their windows only."""
+    _windowed: int = 0
+    """How many kinds there are that have windows."""
     _last_number: int = 0
     _next_end: int = NEVER
     """No window that a machine has is over before."""
     _needs: dict[tuple[Ask, int], Resources] = field(default_factory=dict)
     _lookups: dict[_Lookup, list[tuple[str, Cell]]] = field(default_factory=dict)
+    _leasts: dict[_Least, Resources] = field(default_factory=dict)
+    """Of the sizes that there are now."""
 
     @classmethod
     def of(cls, machines: Iterable[MachineFacts]) -> Fleet:
@@ -119,7 +126,11 @@ class Fleet:
             self._last_number += 1
             known = self._kinds[kind] = _Numbered(self._last_number, kind.windows)
             self._by_number[known.number] = kind
-            self._sizes[kind._replace(windows=())] += 1
+            self._windowed += bool(kind.windows)
+            size = kind._replace(windows=())
+            if size not in self._sizes:
+                self._leasts.clear()
+            self._sizes[size] += 1
             self._next_end = min((self._next_end, *(micros(window.end) for window in kind.windows)))
         known.machines += 1
         for where in _cells_of(kind):
@@ -134,10 +145,12 @@ class Fleet:
         known.machines -= 1
         if not known.machines:
             del self._kinds[kind], self._by_number[known.number]
+            self._windowed -= bool(kind.windows)
             size = kind._replace(windows=())
             self._sizes[size] -= 1
             if not self._sizes[size]:
                 del self._sizes[size]
+                self._leasts.clear()
         for where in _cells_of(kind):
             cell = self._cells[where]
             cell.machines -= 1
@@ -191,7 +204,7 @@ class Fleet:
     @property
     def has_windows(self) -> bool:
         """Whether a reservation closes one of the machines now or later."""
-        return self._next_end < NEVER
+        return self._windowed > 0
 
     def _forget_windows(self, now: int) -> None:
         """Take away the windows that are over: their machines stand elsewhere from now on."""
@@ -218,13 +231,20 @@ class Fleet:
         return known
 
     def least(self, want: PlacementAsk) -> Resources:
-        """Return what the ask takes at least of vCPU, RAM and storage, wherever it could ever go."""
+        """Return the least vCPU, RAM and storage that a fair share for its GPUs is, wherever there are such GPUs.
+
+        What else is asked for does not count: people choose that freely, and each answer looks at every size.
+        """
         named = self.machines.get(want.machine) if want.machine is not None else None
-        kinds = [named.kind] if named is not None else self._sizes
-        needs = [on_machine(want.ask, kind.total) for kind in kinds if could_hold(kind, want)]
-        if not needs:
-            return Resources()
-        return Resources(want.ask.gpus, *(min(getattr(need, name) for need in needs) for name in _OTHER))
+        if named is not None:
+            return _least(want, [named.kind])
+        asked = (want.ask.gpus, want.pools, want.pool, want.gpu_model, want.spent_models, want.drives)
+        known = self._leasts.get(asked)
+        if known is None:
+            if len(self._leasts) >= MOST_LEASTS:
+                self._leasts.clear()
+            known = self._leasts[asked] = _least(want, self._sizes)
+        return known
 
     def find(self, want: PlacementAsk, ahead: Ahead) -> Found | None:
         """Return the best fit for an ask that names no machine, or None."""
@@ -317,3 +337,11 @@ class Fleet:
 
 def _cells_of(kind: Kind) -> list[_Place]:
     return [(kind.pool, ANY, kind.data), *((kind.pool, model, kind.data) for model, _ in kind.models)]
+
+
+def _least(want: PlacementAsk, kinds: Iterable[Kind]) -> Resources:
+    share = replace(want, ask=Ask(want.ask.gpus))
+    needs = [need for kind in kinds if (need := held_by(kind, share)) is not None]
+    if not needs:
+        return Resources()
+    return Resources(want.ask.gpus, *(min(getattr(need, name) for need in needs) for name in _OTHER))

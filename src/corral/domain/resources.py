@@ -44,6 +44,11 @@ class Ask:
     ram_mib: int | None = None
     storage_mib: int | None = None
 
+    @property
+    def shared(self) -> bool:
+        """Whether a fair share is a part of it, which depends on the machine."""
+        return self.gpus > 0 and None in (self.vcpu, self.ram_mib, self.storage_mib)
+
 
 def on_machine(ask: Ask, total: Resources) -> Resources:
     """Return what `ask` means on a machine of capacity `total`.

@@ -11,6 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from heapq import heappop, heappush
+from operator import itemgetter
 
 from corral.domain.reservations import Window
 
@@ -36,14 +37,16 @@ def places(windows: Sequence[Window]) -> tuple[tuple[Where, int], ...]:
     """Return on which shelves a machine with these windows, none of them over, stands, and when it closes there."""
     if not windows:
         return ((OPEN, NEVER),)
-    closes = min(micros(window.start) for window in windows)
+    soonest = sorted(((micros(window.start), window.workspaces) for window in windows), key=itemgetter(0))
+    closes, left = soonest[0]
     found = [(CLOSING, closes)]
-    for workspace in sorted({one for window in windows for one in window.workspaces}):
-        others = (micros(window.start) for window in windows if workspace not in window.workspaces)
-        for_it = min(others, default=NEVER)
-        if for_it > closes:
-            found.append(((workspace, for_it == NEVER), for_it))
-    return tuple(found)
+    for start, workspaces in soonest[1:]:  # whom the first to start are not for, for those it closes no later
+        if start > closes:
+            found += [((workspace, False), start) for workspace in sorted(left - workspaces)]
+        left &= workspaces
+        if not left:
+            break
+    return (*found, *(((workspace, True), NEVER) for workspace in sorted(left)))
 
 
 def looked_at(workspace: str, until: int) -> tuple[Where, ...]:

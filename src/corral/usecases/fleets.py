@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from corral.domain.access import EVERY_POOL
 from corral.domain.asks import Ahead, PlacementAsk, Plan
@@ -37,6 +37,8 @@ class Grant:
     quota: Quota
 
 
+LASTS = timedelta(seconds=1)
+"""How long what the time decides of the queue stays as it was judged: whether windows and GPU-hours hold it back."""
 NO_ACCESS = "the workspace has no access to the cluster any more"
 RESTORED = "a back-up was restored: it may run on a machine that has not said since what it runs"
 
@@ -104,10 +106,14 @@ class Tenancy:
     queue: list[Waiting] = field(default_factory=list)
     """First come first."""
     last_queue_no: int = 0
-    _ahead: Ahead | None = None
-    _ahead_at: datetime | None = None
-    _held: bool = False
-    """Something was left out of `_ahead` that may not be so the next time."""
+    _line: Remembered = field(default_factory=lambda: Remembered())
+    _doubtful: Mapping[str, str] | None = None
+    """As of one transaction."""
+
+    def begin(self) -> None:
+        """Another transaction looks at it."""
+        self._doubtful = None
+        self._line.looked_at = False
 
     def grant(self, tx: Tx, workspace_id: str) -> Grant | None:
         """Return what the workspace may use here (None: nothing)."""
@@ -131,9 +137,7 @@ class Tenancy:
         if grant is None or grant.quota == NO_LIMIT:
             return None
         if before is None:
-            before = Before(tx.now)
-            for waiting in self.waiting_of(workspace_id):
-                self.after(before, grant, waiting.asking(grant.pools, tx.now))
+            before = self._judged_line(tx).before.get(workspace_id) or Before(tx.now)
         timed = grant.quota.gpu_hours_month is not None
         hours = self.counted.hours(tx, self.scope, self.cluster_id, workspace_id) if timed else Ledger(tx.now)
         return Standing(grant.quota, self.counted.of(workspace_id), before, hours)
@@ -144,8 +148,7 @@ class Tenancy:
 
     def least(self, grant: Grant, want: PlacementAsk) -> Resources:
         """Return what an ask takes at least where its fair share is the smallest, if the quota limits shares."""
-        shared = want.ask.gpus and None in (want.ask.vcpu, want.ask.ram_mib, want.ask.storage_mib)
-        return self.fleet.least(want) if shared and grant.quota.limits_shares else Resources()
+        return self.fleet.least(want) if want.ask.shared and grant.quota.limits_shares else Resources()
 
     def judged(self, tx: Tx, want: PlacementAsk, before: Before | None = None) -> tuple[PlacementAsk, Over | None]:
         """Return the ask for what its workspace's quota leaves, and by what it exceeds the quota wherever it went."""
@@ -165,42 +168,64 @@ class Tenancy:
 
     def doubtful(self, tx: Tx) -> Mapping[str, str]:
         """Return what of the queue may run already without this site's knowing, and why."""
-        if not self.queue:
-            return {}
-        since = dict.fromkeys(restored.doubtful(tx, self.scope, self.cluster_id), RESTORED)
-        return {**self.beginning.holds(tx, self), **since}
+        if self._doubtful is None:
+            since = restored.doubtful(tx, self.scope, self.cluster_id) if self.queue else ()
+            held = self.beginning.holds(tx, self) if self.queue else {}
+            self._doubtful = {**held, **dict.fromkeys(since, RESTORED)}
+        return self._doubtful
 
     def ahead(self, tx: Tx) -> Ahead:
         """Return whom a new ask must not overtake: what waits for machines (not for its own quota or access, nor
         for what a restored database does not know)."""
-        if self._ahead is None or self._held or (self.fleet.has_windows and self._ahead_at != tx.now):
-            self._ahead_at = tx.now
-            self._ahead, line = Ahead(), Line(self, tx)
-            for waiting in self.queue:
+        return self._judged_line(tx).ahead
+
+    def _judged_line(self, tx: Tx) -> Remembered:
+        """Judge of the queue what is not known as it stands now."""
+        known = self._line
+        if not known.looked_at:
+            if known.at is None or not timedelta() <= tx.now - known.at < LASTS:
+                if self.fleet.has_windows:
+                    self._line = known = Remembered()
+                known.stale |= known.timed
+                known.at = tx.now
+            known.stale |= known.doubted
+            known.looked_at = True
+        if known.unknown or known.stale or known.new:
+            anew = [one for one in self.queue if known.unknown or one.workspace_id in known.stale]
+            more = [one for one in known.new if not known.unknown and one.workspace_id not in known.stale]
+            for workspace_id in known.stale:
+                known.forget(workspace_id)
+            known.unknown, known.new = False, []
+            known.stale.clear()
+            line = Line(self, tx, known.before)
+            for waiting in (*anew, *more):
                 want, _ = line.turn(waiting)
                 if want is not None:
-                    self._ahead.add(want)
+                    known.ahead.add(want)
                 line.stays(waiting)
-            self._held = bool(line.doubtful) or line.timed
-        return self._ahead
+            known.doubted |= line.doubted
+            known.timed |= line.timed
+        return known
 
     def take(self, want: PlacementAsk, plan: Plan) -> None:
-        """Count a placement."""
+        """Count the placement of an ask for which its quota left enough after all of its workspace that waits.
+
+        So the quota holds back what it held back before, and nothing else: it only leaves less where a fair share is
+        more than the least.
+        """
         self.fleet.take(plan)
         self.counted.take(want.workspace, plan, want.now, want.sure_end)
-        grant = self.grants.get(want.workspace)
-        if grant is None or grant.quota != NO_LIMIT:
-            self._ahead = None  # its quota leaves less to what of it waits
+        self._line.ahead.narrow(want.workspace, plan.resources)
 
     def wait(self, waiting: Waiting) -> None:
         """Count one more that waits, the last."""
         self.queue.append(waiting)
-        self._ahead = None
+        self._line.new.append(waiting)
 
     def go_on(self, waiting: Waiting, want: PlacementAsk, plan: Plan) -> None:
         """Count the placement of what waited."""
         self.queue.remove(waiting)
-        self._ahead = None
+        self._line.stale.add(waiting.workspace_id)
         self.take(want, plan)
 
     def refresh(self, tx: Tx, version: int) -> None:
@@ -217,32 +242,42 @@ class Tenancy:
             self.last_queue_no = workloads.last_queue_no(tx, self.scope, self.cluster_id)
         self.grants.clear()
         self.counted.forget_hours()
-        self._ahead = None
+        self._line = Remembered()
         self.version = version
 
 
 class Line:
-    """A queue whose turns are taken, first come first. Who `stays` stands before those that come after."""
+    """A queue whose turns are taken, first come first. Who `stays` stands before those that come after.
 
-    def __init__(self, tenancy: Tenancy, tx: Tx) -> None:
+    `before`: what of each workspace stands there already.
+    """
+
+    def __init__(self, tenancy: Tenancy, tx: Tx, before: dict[str, Before] | None = None) -> None:
         self._tenancy, self._tx = tenancy, tx
-        self._before: dict[str, Before] = {}
-        self.doubtful = tenancy.doubtful(tx)
-        self.timed = False
+        self._before = {} if before is None else before
+        self._doubtful = tenancy.doubtful(tx)
+        self.spent = False
         """One was held back by GPU-hours: a new month may let it go on, which no version counts."""
+        self.timed: set[str] = set()
+        """Workspaces of which something was judged by the time."""
+        self.doubted: set[str] = set()
+        """Workspaces of which something is in doubt."""
 
     def turn(self, waiting: Waiting) -> tuple[PlacementAsk | None, str]:
         """Return what is asked for now; or None, and why: its quota or access holds it back, no machine."""
-        if waiting.id in self.doubtful:
-            return None, self.doubtful[waiting.id]
+        if waiting.id in self._doubtful:
+            self.doubted.add(waiting.workspace_id)
+            return None, self._doubtful[waiting.id]
         grant = self._tenancy.grant(self._tx, waiting.workspace_id)
         if grant is None:
             return None, NO_ACCESS
         want = waiting.asking(grant.pools, self._tx.now)
+        if want.ask.gpus and grant.quota.gpu_hours_month is not None:
+            self.timed.add(waiting.workspace_id)
         within, over = self._tenancy.judged(self._tx, want, self._of(waiting))
         if over is None:
             return within, ""
-        self.timed = self.timed or isinstance(over, Excess)
+        self.spent = self.spent or isinstance(over, Excess)
         return None, explain(over)
 
     def stays(self, waiting: Waiting) -> None:
@@ -252,6 +287,33 @@ class Line:
 
     def _of(self, waiting: Waiting) -> Before:
         return self._before.setdefault(waiting.workspace_id, Before(self._tx.now))
+
+
+@dataclass
+class Remembered:
+    """How the queue was judged, by workspace: no one's quota or work changes another's place in it."""
+
+    ahead: Ahead = field(default_factory=Ahead)
+    before: dict[str, Before] = field(default_factory=dict)
+    """What all of a workspace that waits asks for."""
+    unknown: bool = True
+    """Nothing was judged yet."""
+    stale: set[str] = field(default_factory=set)
+    """Workspaces to be judged anew."""
+    new: list[Waiting] = field(default_factory=list)
+    """What waits since."""
+    doubted: set[str] = field(default_factory=set)
+    timed: set[str] = field(default_factory=set)
+    """As of `Line`."""
+    at: datetime | None = None
+    looked_at: bool = False
+    """In this transaction."""
+
+    def forget(self, workspace_id: str) -> None:
+        self.ahead.forget(workspace_id)
+        self.before.pop(workspace_id, None)
+        self.doubted.discard(workspace_id)
+        self.timed.discard(workspace_id)
 
 
 class Fleets:
@@ -276,6 +338,7 @@ class Fleets:
             self._known.popitem(last=False)
         if known.version != version:
             known.refresh(tx, version)
+        known.begin()
         return known
 
     def forget(self) -> None:

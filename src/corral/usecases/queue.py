@@ -80,7 +80,7 @@ def reasons(tx: Tx, fleets: Fleets, org_id: str, cluster_id: str) -> tuple[int, 
         line.stays(waiting)
         if want is not None:
             ahead.add(want)
-    return -1 if line.timed or tenancy.beginning.holds(tx, tenancy) else tenancy.version, changed
+    return -1 if line.spent or tenancy.beginning.holds(tx, tenancy) else tenancy.version, changed
 
 
 def say(tx: Tx, org_id: str, changed: Sequence[tuple[Waiting, str]]) -> None:

@@ -24,6 +24,8 @@ from corral.agent.state import StateError, StateFolder
 if TYPE_CHECKING:
     from corral.agent.trial import OnTrial
 
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
 STATE_DIR = Path("/var/lib/corral-agent")
 CANNOT, REFUSED, UNANSWERED = 1, 2, 3
 DRIVER_THREADS, STREAM_THREADS, DATA_THREADS = 32, 16, 4
@@ -56,48 +58,54 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
+    parts = (_add_join, _add_run, _add_self_test, _add_status, _add_clean)
+    for command in (add(commands) for add in parts):
+        command.add_argument("--state", type=Path, default=STATE_DIR, help=f"the agent's folder ({STATE_DIR})")
+    return parser
+
+
+def _add_join(commands: Commands) -> argparse.ArgumentParser:
     joining = commands.add_parser("join", help="join the site with a one-time token")
     joining.add_argument("--url", required=True, help="the site's address, e.g. https://corral.example.com")
     joining.add_argument("--token-file", required=True, type=Path, help="file that holds the join token")
     joining.add_argument("--ca", type=Path, help="CA certificates (PEM) to trust, and no others")
     joining.add_argument("--wait", type=float, default=120.0, metavar="SECONDS", help="how long to try (120)")
     joining.set_defaults(command=_join)
+    return joining
 
+
+def _add_run(commands: Commands) -> argparse.ArgumentParser:
     running = commands.add_parser("run", help="report, and run what the site wants here")
     running.add_argument("--driver", default="podman", choices=["podman", "sim"])
     running.add_argument("--reserve-mib", type=int, default=4096, help="disk space never given to storage (4096)")
     running.add_argument("--no-network", action="store_true", help="containers get no network; ssh works the same")
-    running.add_argument(
-        "--image-store",
-        type=Path,
-        action="append",
-        default=[],
-        help="a read-only image store to use beside the own one",
-    )
-    running.add_argument(
-        "--kernel-log",
-        type=Path,
-        default=Path("/dev/kmsg"),
-        help="where the kernel's log is read, which tells of GPU faults (/dev/kmsg)",
-    )
+    stores = "a read-only image store to use beside the own one"
+    running.add_argument("--image-store", type=Path, action="append", default=[], help=stores)
+    log = "where the kernel's log is read, which tells of GPU faults (/dev/kmsg)"
+    running.add_argument("--kernel-log", type=Path, default=Path("/dev/kmsg"), help=log)
     running.add_argument("--trial-fd", type=int, help=argparse.SUPPRESS)  # by an older release only
     running.set_defaults(command=_run)
+    return running
 
+
+def _add_self_test(commands: Commands) -> argparse.ArgumentParser:
     testing = commands.add_parser("self-test", help="import all of this release and read the folder; print the release")
     testing.set_defaults(command=_self_test)
+    return testing
 
+
+def _add_status(commands: Commands) -> argparse.ArgumentParser:
     status = commands.add_parser("status", help="say which machine this is and what it was told to run")
     status.add_argument("--json", action="store_true")
     status.set_defaults(command=_status)
+    return status
 
-    cleaning = commands.add_parser(
-        "clean", help="remove all containers, storage and images of the agent from this host"
-    )
+
+def _add_clean(commands: Commands) -> argparse.ArgumentParser:
+    what = "remove all containers, storage and images of the agent from this host"
+    cleaning = commands.add_parser("clean", help=what)
     cleaning.set_defaults(command=_clean)
-
-    for command in (joining, running, testing, status, cleaning):
-        command.add_argument("--state", type=Path, default=STATE_DIR, help=f"the agent's folder ({STATE_DIR})")
-    return parser
+    return cleaning
 
 
 # -- join ---------------------------------------------------------------------------------------

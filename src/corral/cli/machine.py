@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -97,50 +97,51 @@ def show(place: Place, name: str) -> None:
 
 
 def _draw(found: MachineDetails) -> None:
-    one = found.machine
-    cordon = f"{one.cordon.reason}, by {one.cordon.by}, {age(one.cordon.raw['at'])} ago" if one.cordon else None
-    details(
-        [
-            ("name", one.name),
-            ("state", f"{one.state}, for {age(one.raw['state_since'])}"),
-            ("last seen", f"{age(one.raw['last_seen'])} ago" if one.last_seen else "never"),
-            ("connected", one.connected),
-            ("new work", one.closed or one.reserved or "yes"),
-            ("cordoned", cordon),
-            ("quarantine", f"{one.quarantine.kind}: {one.quarantine.reason}" if one.quarantine else None),
-            ("pool", one.pool),
-            ("site, rack, fabric", [part for part in (one.site, one.rack, one.fabric) if part]),
-            ("labels", one.labels),
-            ("host name", one.hostname),
-            ("address", one.address),
-            ("agent", release_text(one.raw)),
-            ("vCPU", one.vcpu),
-            ("RAM", gib(one.ram_mib)),
-            ("storage", gib(one.storage_mib)),
-            *_hardware(found.inventory),
-            ("disks", disk_lines(found.disks)),
-            ("data location", location_line(found.data_location)),
-        ]
-    )
-    for window in found.reservations:
-        when = f"from {safe(window.raw['start'])} to {safe(window.raw['end'])}"
-        say(f"reserved   for {safe(window.whom)} {when}" + (f": {safe(window.reason)}" if window.reason else ""))
-    for condition in one.conditions:
-        say(f"condition  {safe(condition.kind)}: {safe(condition.message)}")
+    details(_facts(found))
+    for line in _notes(found):
+        say(line)
     if found.gpus:
         say()
-        gpus = [column("GPU", "uuid"), column("MODEL", "model"), Column("MEMORY", lambda row: gib(row["memory_mib"]))]
-        table(
-            [gpu.raw for gpu in found.gpus],
-            [
-                *gpus,
-                Column("STATE", _gpu_state, flow=True),
-                Column("USED BY", _holder),
-            ],
-        )
+        table([gpu.raw for gpu in found.gpus], _GPUS)
     if found.running:
         say()
         table([work.raw for work in found.running], _RUNNING)
+
+
+def _facts(found: MachineDetails) -> list[tuple[str, object]]:
+    one = found.machine
+    cordon = f"{one.cordon.reason}, by {one.cordon.by}, {age(one.cordon.raw['at'])} ago" if one.cordon else None
+    return [
+        ("name", one.name),
+        ("state", f"{one.state}, for {age(one.raw['state_since'])}"),
+        ("last seen", f"{age(one.raw['last_seen'])} ago" if one.last_seen else "never"),
+        ("connected", one.connected),
+        ("new work", one.closed or one.reserved or "yes"),
+        ("cordoned", cordon),
+        ("quarantine", f"{one.quarantine.kind}: {one.quarantine.reason}" if one.quarantine else None),
+        ("pool", one.pool),
+        ("site, rack, fabric", [part for part in (one.site, one.rack, one.fabric) if part]),
+        ("labels", one.labels),
+        ("host name", one.hostname),
+        ("address", one.address),
+        ("agent", release_text(one.raw)),
+        ("vCPU", one.vcpu),
+        ("RAM", gib(one.ram_mib)),
+        ("storage", gib(one.storage_mib)),
+        *_hardware(found.inventory),
+        ("disks", disk_lines(found.disks)),
+        ("data location", location_line(found.data_location)),
+    ]
+
+
+def _notes(found: MachineDetails) -> Iterator[str]:
+    """Yield a line for each window that covers the machine, and for each condition it has."""
+    for window in found.reservations:
+        when = f"from {safe(window.raw['start'])} to {safe(window.raw['end'])}"
+        reason = f": {safe(window.reason)}" if window.reason else ""
+        yield f"reserved   for {safe(window.whom)} {when}{reason}"
+    for condition in found.machine.conditions:
+        yield f"condition  {safe(condition.kind)}: {safe(condition.message)}"
 
 
 def _hardware(facts: dict[str, Any]) -> list[tuple[str, object]]:
@@ -170,6 +171,13 @@ def _holder(row: dict[str, Any]) -> str:
     return f"{row['workspace']}/{row['workload']}" if row["workload"] else str(row["busy"])
 
 
+_GPUS = [
+    column("GPU", "uuid"),
+    column("MODEL", "model"),
+    Column("MEMORY", lambda row: gib(row["memory_mib"])),
+    Column("STATE", _gpu_state, flow=True),
+    Column("USED BY", _holder),
+]
 _RUNNING = [
     Column("WORK", lambda row: f"{row['workspace']}/{row['name']}"),
     column("KIND", "kind"),

@@ -150,7 +150,7 @@ def test_a_container_whose_monitor_died_is_seen_as_what_it_is(new_box: Callable[
     started = podman.start(driver, want)
     for pid in _processes_with(started.container):
         os.kill(pid, signal.SIGKILL)
-    (row,) = driver._containers("corral.machine")
+    (row,) = driver._containers.labelled("corral.machine")
     os.kill(row.pid, signal.SIGKILL)
     assert wait_for(lambda: not driver.list_running()[0].running, 10), "Podman itself goes on saying: running"
     again = podman.start(driver, want)

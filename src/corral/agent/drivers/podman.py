@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,11 @@ from typing import Any
 from corral.agent.drivers import cdi, containerlog, drive_mounts, etc_files, podman_spec, sshd, toolbox
 from corral.agent.drivers.base import DriverError, Drives, Progress, Running, RuntimeInfo, RuntimeUnavailable, Started
 from corral.agent.drivers.cgroups import Cgroups
-from corral.agent.drivers.host import find, make_folder, read_text, remove_tree, run, wait_for, write_atomic
+from corral.agent.drivers.host import find, make_folder, read_text, remove_tree, wait_for, write_atomic
 from corral.agent.drivers.networks import Attachment, Networks
+from corral.agent.drivers.podman_containers import Container, Containers
 from corral.agent.drivers.podman_images import Image, Images
-from corral.agent.drivers.podman_service import Answer, PodmanService, hard_limits
+from corral.agent.drivers.podman_service import PodmanService, hard_limits
 from corral.agent.drivers.ports import connect_inside
 from corral.agent.drivers.sessions import Sessions, check_sshd
 from corral.agent.drivers.storage import Storage
@@ -31,7 +31,6 @@ from corral.agent.drivers.toolbox import Toolbox
 from corral.protocol.messages import DesiredAllocation, Step
 
 STATE_FILE = "allocation.json"
-RUNC_STATE = Path("/run/runc")
 
 
 @dataclass(frozen=True)
@@ -52,31 +51,6 @@ class PodmanConfig:
     """Read-only image stores beside the own one."""
 
 
-@dataclass(frozen=True)
-class Container:
-    """One container as Podman lists it, its life checked with the kernel."""
-
-    id: str
-    labels: Mapping[str, str]
-    pid: int
-    state: str
-    """As Podman remembers it."""
-    running: bool
-    exit_code: int | None
-
-    @property
-    def machine(self) -> str:
-        return self.labels.get(podman_spec.LABEL_MACHINE, "")
-
-    @property
-    def allocation(self) -> str:
-        return self.labels.get(podman_spec.LABEL_ALLOCATION, "")
-
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        return tuple(uuid for uuid in self.labels.get(podman_spec.LABEL_GPUS, "").split(",") if uuid)
-
-
 class PodmanDriver:
     """`Driver` on a Podman of the agent's own. Safe for many threads; one allocation's changes go one by one."""
 
@@ -95,6 +69,7 @@ class PodmanDriver:
             self._service, config.state_dir, self._storage.image_share_mib(), config.reserve_mib, self._images_in_use
         )
         self._cgroups = Cgroups()
+        self._containers = Containers(self._service, self._cgroups, config.machine)
         self._sessions = Sessions()
         self._stopping = threading.Event()
         self._followers: list[threading.Thread] = []
@@ -119,44 +94,19 @@ class PodmanDriver:
                 oom_kills=self._oom_kills(c),
                 gpus=c.gpus,
             )
-            for c in self._containers(podman_spec.LABEL_MACHINE)
+            for c in self._containers.labelled(podman_spec.LABEL_MACHINE)
         ]
 
-    def _containers(self, label: str) -> list[Container]:
-        query = {"all": "true", "filters": json.dumps({"label": [label]})}
-        answer = self._service.call("GET", "/containers/json", query)
-        return [self._container(row) for row in self._service.expect("listing containers", answer).json()]
-
-    def _container(self, row: Mapping[str, Any]) -> Container:
-        pid = int(row.get("Pid") or 0)
-        running = self._cgroups.alive(pid, row["Id"])
-        state = str(row.get("State", ""))
-        ended = not running and state in ("exited", "stopped")
-        exit_code = row.get("ExitCode") if ended else None
-        return Container(row["Id"], row.get("Labels") or {}, pid, state, running, exit_code)
-
     def _find(self, allocation: str) -> Container | None:
-        """Return the allocation's container; DriverError when it is another machine's."""
+        """Return the allocation's container. Errors: `DriverError` when it is another machine's, or the id is none."""
         self._storage.folder(allocation)
-        for container in self._containers(f"{podman_spec.LABEL_ALLOCATION}={allocation}"):
-            if container.machine != self._config.machine:
-                raise DriverError(
-                    f"the container of allocation {allocation} belongs to machine {container.machine}, "
-                    "not to this one; it is not touched"
-                )
-            return container
-        return None
+        return self._containers.of(allocation)
 
     def _running(self, allocation: str) -> Container:
         container = self._find(allocation)
         if container is None or not container.running:
             raise DriverError("the container is not running", retry=True)
         return container
-
-    def _processes(self, container: Container) -> list[int]:
-        """Return the container's processes, none once it is over: its first one's number may be another's then."""
-        alive = self._cgroups.alive(container.pid, container.id)
-        return self._cgroups.processes(container.pid) if alive else []
 
     def _oom_kills(self, container: Container) -> int:
         """Return the kills in this container and in those that the allocation had before (their cgroups are gone)."""
@@ -289,7 +239,7 @@ class PodmanDriver:
         if not created.ok and "already in use" in created.error():
             # A call that was broken off left it: a container not started yet, or only its name in the store.
             self._remove_container(want.id)
-            self._delete(name)
+            self._containers.delete(name)
             created = call("POST", "/containers/create", body=body)
         self._service.expect("creating the container", created, retry=self._service.pid() != service)
         started = call("POST", f"/containers/{name}/start")
@@ -307,7 +257,7 @@ class PodmanDriver:
             raise
         self._write_keys(want, container)
         check_sshd(container.id)
-        self._sessions.sweep(lambda: self._processes(container))
+        self._sessions.sweep(lambda: self._containers.processes(container))
         self._remember(want.id, started=True)
         host_key = sshd.SshFolder(self._storage.folder(want.id)).host_key()
         progress(Step.VERIFYING, f"sshd answers; GPUs inside: {', '.join(gpus) or 'none'}")
@@ -348,22 +298,7 @@ class PodmanDriver:
             if container is None or not container.running:
                 return
             self._oom_kills(container)
-            self._ask_to_end(container, grace_s)
-            path = f"/containers/{container.id}/stop"
-            answer = self._service.call("POST", path, {"timeout": "1"})
-            self._service.expect("stopping the container", answer, 304, 404)
-            if not wait_for(lambda: not self._cgroups.alive(container.pid, container.id), 10):
-                self._cgroups.send(container.pid, container.id, signal.SIGKILL)
-
-    def _ask_to_end(self, container: Container, grace_s: float) -> None:
-        """Send TERM to all that runs beside the first process, and give it time; what stays is killed with it."""
-
-        def others() -> list[int]:
-            return [pid for pid in self._processes(container) if pid != container.pid]
-
-        for pid in others():
-            self._cgroups.send(pid, container.id, signal.SIGTERM)
-        wait_for(lambda: not others(), grace_s)
+            self._containers.stop(container, grace_s)
 
     def remove(self, allocation: str) -> None:
         with self._alone(allocation):
@@ -375,24 +310,8 @@ class PodmanDriver:
 
     def _remove_container(self, allocation: str) -> None:
         container = self._find(allocation)
-        if container is None:
-            return
-        if not container.running and container.state != "running" and (RUNC_STATE / container.id).exists():
-            # Podman's service died between starting it and writing that down.
-            run(["runc", "delete", "--force", container.id])
-        answer = self._delete(container.id)
-        if not answer.ok and not self._cgroups.alive(container.pid, container.id):
-            # Its first process died unseen: with its first refusal Podman noted that, so it lets go of it now.
-            answer = self._delete(container.id)
-        self._service.expect("removing the container", answer, 404)
-        if not wait_for(lambda: not self._cgroups.alive(container.pid, container.id), 10):
-            # Its monitor died, so Podman only forgot it: end it by its first process.
-            self._cgroups.send(container.pid, container.id, signal.SIGKILL)
-            if not wait_for(lambda: not self._cgroups.alive(container.pid, container.id), 10):
-                raise DriverError("the container's first process cannot be ended", retry=True)
-
-    def _delete(self, container: str) -> Answer:
-        return self._service.call("DELETE", f"/containers/{container}", {"force": "true", "timeout": "0"})
+        if container is not None:
+            self._containers.remove(container)
 
     # -- streams -------------------------------------------------------------------------
 
@@ -401,7 +320,7 @@ class PodmanDriver:
 
     def open_ssh(self, allocation: str) -> socket.socket:
         container = self._running(allocation)
-        return self._sessions.open(container.id, lambda: self._processes(container))
+        return self._sessions.open(container.id, lambda: self._containers.processes(container))
 
     def open_port(self, allocation: str, port: int) -> socket.socket:
         return connect_inside(self._running(allocation).pid, port)
@@ -415,7 +334,7 @@ class PodmanDriver:
 
     def wipe(self) -> None:
         """Remove all that this driver ever made here (every allocation, the store, its folders), and close it."""
-        running = {c.allocation for c in self._containers(podman_spec.LABEL_MACHINE)}
+        running = {c.allocation for c in self._containers.labelled(podman_spec.LABEL_MACHINE)}
         for allocation in sorted(running.union(self._storage.allocations())):
             self.remove(allocation)
         self.close()

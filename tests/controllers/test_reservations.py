@@ -11,14 +11,17 @@ from sqlalchemy import select
 
 from corral.controllers import reservations as loop
 from corral.controllers.reservations import Reservations
+from corral.domain.compute_clusters import Creation
 from corral.domain.events import TYPES, Class
 from corral.domain.reservations import Given
 from corral.store import fleet, journal
 from corral.store.tables.machines import machines
 from corral.store.transaction import Scope, Signal, Tx, Wake
-from corral.usecases import reservation_edges, reservations
+from corral.usecases import queue, reservation_edges, reservations
+from corral.usecases.fleets import Fleets
 from tests.conftest import Clock
 from tests.live_server import eventually
+from tests.placing import create, workload
 from tests.usecases.test_reservations import asked
 from tests.world import World
 
@@ -150,21 +153,26 @@ def test_several_that_look_at_once_tell_each_edge_once(world_on_both: World, clo
 
 
 def test_an_edge_has_what_waits_tried_again(world_on_both: World, clock: Clock) -> None:
+    """By what is remembered of the machines: they know their windows' times, and none is read anew."""
     world_on_both.add_machine("a", pool="h100")
-    world_on_both.add_machine("b")
-    make(world_on_both, asked(1, 2, pool="h100"))
+    make(world_on_both, asked(0, 1, pool="h100"))
+    where, fleets = (world_on_both.ids.orgs["acme"], world_on_both.ids.clusters["default"]), Fleets()
+    assert create(world_on_both, Creation("waits", gpus=1, wait=True), fleets=fleets)["queued"]
     woken: list[Signal] = []
 
     def listen(signals: Sequence[Signal], _seq: int | None) -> None:
         woken.extend(signals)
 
     world_on_both.db.subscribe(listen)
-    for _ in range(2):
-        before = version_of(world_on_both, "a"), version_of(world_on_both, "b")
-        clock.forward(3600)
+    for seconds, placed in ((0, False), (3600, True)):
+        before = version_of(world_on_both, "a")
+        clock.forward(seconds)
         look(world_on_both)
-        assert version_of(world_on_both, "a") > before[0] and version_of(world_on_both, "b") == before[1]
-        assert {signal.wake for signal in woken} == {Wake.PLACEMENT}
+        assert [(signal.wake, signal.org, signal.id) for signal in woken] == [(Wake.PLACEMENT, *where)]
+        assert version_of(world_on_both, "a") == before
+        with world_on_both.db.write() as tx:
+            queue.advance(tx, fleets, *where)
+        assert (workload(world_on_both, "waits")["step"] == "placed") is placed
         woken.clear()
 
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import func, insert, select, update
 
 from corral.domain.compute_clusters import Creation
 from corral.domain.errors import Refusal
+from corral.domain.reservations import Window
 from corral.domain.workloads import STOP_GRACE
 from corral.store import fleet, inventory, reservations
+from corral.store.machines import Wanted
 from corral.store.reservations import For
 from corral.store.tables.faults import gpu_faults
 from corral.store.tables.machines import machines
 from corral.store.tables.reservations import reservations as reservation_table
 from corral.store.tables.workloads import allocations
 from corral.store.transaction import Scope
+from corral.usecases import machines as machine_acts
 from corral.usecases.context import new_id
 from corral.usecases.fleets import Fleets
 from corral.usecases.queue import advance, explain, reasons, say
@@ -234,3 +238,31 @@ def test_a_kept_drive_needs_a_machine_whose_data_location_is_ready(world: World,
         assert why(world, creation) == {"a": "no data location", "b": "no data location"}
     else:
         assert create(world, creation)["machine"] == where
+
+
+def test_a_list_of_machines_asks_for_no_window_that_is_to_come(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.add_machine("c", pool="z")
+    reserve(world, 0, 1, nodes="a")
+    reserve(world, 0, 1, pool="z")
+    for hour in range(1, 5):
+        reserve(world, hour, hour + 1, nodes="a b")
+    made: list[str] = []
+
+    def counting(*values: Any) -> Window:
+        made.append(values[0])
+        return Window(*values)
+
+    monkeypatch.setattr("corral.store.reserved.Window", counting)
+
+    def reserved_now() -> list[str]:
+        with world.act("admin", "acme") as ctx:
+            found = machine_acts.listed(ctx, "default", Wanted(), None, 9)
+        assert all(one.closed == one.reserved for one in found)
+        return [one.row["name"] for one in found if one.reserved]
+
+    assert reserved_now() == ["a", "c"]
+    assert len(made) == 2
+    clock.forward(3600)
+    assert reserved_now() == ["a", "b"]

@@ -186,6 +186,17 @@ def test_when_one_machine_changed_nothing_else_is_read_again(world: World, monke
         assert remembered.seen(tx, scope, cluster).queue == []
 
 
+def test_a_tenancy_may_change_more_often_than_a_small_number_counts(world: World) -> None:
+    scope, cluster = Scope(world.ids.orgs["acme"]), world.ids.clusters["default"]
+    world.add_machine("a")
+    with world.db.write() as tx:
+        tx.run(update(tenancies).values(version=2**31))
+        assert fleet.touch(tx, scope, cluster, [world.ids.machines["a"]]) == 2**31 + 1
+    assert create(world, Creation("waits", gpus=99, wait=True))["queued"]
+    with world.db.read() as tx:
+        assert len(fleet.changed_since(tx, scope, cluster, 2**31).machines) == 1
+
+
 def test_who_asks_is_judged_under_the_lock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """An organisation that is removed while an ask waits for its lock gets nothing more."""
     at_the_lock, lock = threading.Event(), fleet.lock

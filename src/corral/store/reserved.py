@@ -24,8 +24,9 @@ from corral.store.tables.workloads import allocations, workloads
 from corral.store.transaction import Scope, Tx
 
 _R, _M = reservations.c, machines.c
-FEW = 1_000
-"""Of more machines than this, no list of ids is sent to the database: it takes only so long ones."""
+FEW = 1_001
+"""The longest page and one more. Of more machines than this, no list of ids is sent: databases take only so long ones.
+"""
 
 
 @dataclass(frozen=True)
@@ -242,9 +243,14 @@ def covered_by(tx: Tx, scope: Scope, row: RowMapping) -> Covered:
     return Covered(scope, row["cluster_id"], row["pool"], [machine["id"] for machine in named])
 
 
-def windows_on(tx: Tx, scope: Scope, machines: Sequence[Mapping[Any, Any]]) -> Mapping[str, tuple[Window, ...]]:
-    """Return the windows that are not over of each machine (rows with `id`, `pool`, `cluster_id`), soonest first."""
-    live = _live_of(tx, scope, machines)
+def windows_on(
+    tx: Tx, scope: Scope, machines: Sequence[Mapping[Any, Any]], *, begun: bool = False
+) -> Mapping[str, tuple[Window, ...]]:
+    """Return the windows that are not over of each machine (rows with `id`, `pool`, `cluster_id`), soonest first.
+
+    `begun`: only those that now is in, which cost nothing where many are to come.
+    """
+    live = _live_of(tx, scope, machines, begun=begun)
     if not live:
         return {}
     windows = _windows(tx, scope, live)
@@ -261,10 +267,10 @@ def windows_on(tx: Tx, scope: Scope, machines: Sequence[Mapping[Any, Any]]) -> M
     return found
 
 
-def _live_of(tx: Tx, scope: Scope, machines: Sequence[Mapping[Any, Any]]) -> list[RowMapping]:
+def _live_of(tx: Tx, scope: Scope, machines: Sequence[Mapping[Any, Any]], *, begun: bool) -> list[RowMapping]:
     """Return live reservations of the machines' clusters; of few machines only what may cover one of them."""
-    terms: list[ColumnElement[bool]] = []
-    if len(machines) <= FEW:
+    terms: list[ColumnElement[bool]] = [_R.starts_at <= tx.now] if begun else []
+    if len(machines) <= (1 if begun else FEW):  # of windows that now is in, a machine has one: all of them are few
         named = select(reservation_machines.c.reservation_id).where(
             reservation_machines.c.machine_id.in_([machine["id"] for machine in machines])
         )
@@ -291,7 +297,7 @@ def _naming(
     """Return by machine which of the reservations name it."""
     named = reservation_machines.c
     # By one of the two lists: a database that tries each of one with each of the other takes seconds.
-    if len(machines) <= FEW:
+    if len(machines) <= FEW and (len(machines) <= len(reservation_ids) or len(reservation_ids) > FEW):
         which = named.machine_id.in_([machine["id"] for machine in machines])
     else:
         which = named.reservation_id.in_(list(reservation_ids))

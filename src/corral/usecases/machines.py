@@ -333,7 +333,7 @@ def _seen(ctx: Context, row: Row) -> Machine:
 
 def _machines(ctx: Context, found: Sequence[Row]) -> list[Machine]:
     summaries = gpu_rows.summaries(ctx.tx, ctx.scope, [row["id"] for row in found])
-    windows = reserved.windows_on(ctx.tx, ctx.scope, found)
+    windows = reserved.windows_on(ctx.tx, ctx.scope, found, begun=True)
     machines = []
     for row in found:
         mine = windows.get(row["id"], ())

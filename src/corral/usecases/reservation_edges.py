@@ -1,7 +1,8 @@
 """Windows begin and end by the clock: each edge is told once, and what waits is tried again (spec 10, "Reservations").
 
 A window is in force by its times alone: nothing waits for these passes but the journal and the queue. An edge that
-came while the control plane was away is told when it is back.
+came while the control plane was away is told when it is back. Machines know their windows' times: at an edge none of
+them is looked at anew.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from corral.domain.events import Entry, Subject
-from corral.store import fleet, reserved
+from corral.store import fleet
 from corral.store import reservations as rows
 from corral.store.reservations import Due
 from corral.store.transaction import SITE, Scope, Tx
@@ -35,7 +36,7 @@ def _tell(tx: Tx, scope: Scope, window: Due) -> int:
         return 0  # removed meanwhile
     edges = [name for name, mark in (("began", rows.begin), ("ended", rows.end)) if mark(tx, scope, window.id)]
     if edges:
-        reservations.touch(tx, reserved.covered_by(tx, scope, row))
+        fleet.touch(tx, scope, window.cluster_id)
     data = {"reservation": window.id, **reservations.told(tx, scope, row)}
     for edge in edges:
         tx.record(Entry(f"cluster.reservation.{edge}", Subject(scope.org, window.cluster_id), data), SITE)

@@ -11,7 +11,6 @@ from sqlalchemy import (
     Column,
     ForeignKeyConstraint,
     Index,
-    Integer,
     LargeBinary,
     String,
     Table,
@@ -19,6 +18,7 @@ from sqlalchemy import (
 )
 
 from corral.store.tables.base import id_column, metadata, moment, refers
+from corral.store.types import BigInt
 
 clusters = Table(
     "clusters",
@@ -44,8 +44,8 @@ tenancies = Table(
     refers("org_id", "orgs.id", primary_key=True),
     Column("slug", String(63), nullable=False),
     Column("name", String(100), nullable=False),
-    Column("version", Integer, nullable=False, default=0),
-    Column("queue_version", Integer, nullable=False, default=0),  # `version` when what waits last changed
+    Column("version", BigInt, nullable=False, default=0),
+    Column("queue_version", BigInt, nullable=False, default=0),  # `version` when what waits last changed
     moment("joined_at"),
     moment("left_at", nullable=True),  # taken out of the organisation; its machines stay enrolled
 )

@@ -69,7 +69,7 @@ machines = Table(
     moment("update_since", nullable=True),  # it was asked then
     Column("kernel_boot", String(64), nullable=False, default=""),  # kernel lines judged: of which boot …
     Column("kernel_seq", BigInt, nullable=False, default=-1),  # … up to which
-    Column("fleet_version", Integer, nullable=False, default=0),  # the tenancy's version at its last change
+    Column("fleet_version", BigInt, nullable=False, default=0),  # the tenancy's version at its last change
     moment("joined_at"),
     moment("removed_at", nullable=True),
     UniqueConstraint("org_id", "id"),

@@ -16,7 +16,9 @@
  *     ecc_vol, ecc_agg                     uncorrectable memory errors since the load and in its life
  *                                          (without the key: not supported)
  *     rows_failure 1                       a row remap failed (without the key: not supported)
- *     nvlinks <n>, nvlink_down <bits>      links it has (none: not supported), those that are down
+ *     nvlinks <n>, nvlink_down <bits>      links it has (none: not supported), those that are down,
+ *     nvlink_silent <bits>                 and those whose state cannot be read
+ *     nvlink_count 1                       it tells how many it has (without the key: not supported)
  *     recovery <code>                      the recovery action asked for (without: not supported)
  *     only_totals 1                        errors are told in total only, as before Ampere
  *
@@ -48,6 +50,7 @@ enum {
     UNINITIALIZED = 1,
     INVALID_ARGUMENT = 2,
     NOT_SUPPORTED = 3,
+    UNKNOWN = 999,
     INSUFFICIENT_SIZE = 7,
     DRIVER_NOT_LOADED = 9,
     GPU_IS_LOST = 15
@@ -414,6 +417,8 @@ Result nvmlDeviceGetNvLinkState(Device device, uint link, uint *active) {
         return NOT_SUPPORTED;
     if (link >= links)
         return INVALID_ARGUMENT;
+    if (number(gpu, "nvlink_silent", 0) >> link & 1)
+        return UNKNOWN;
     *active = !(number(gpu, "nvlink_down", 0) >> link & 1);
     return SUCCESS;
 }
@@ -435,6 +440,8 @@ Result nvmlDeviceGetFieldValues(Device device, int n, FieldValue *values) {
     for (int i = 0; i < n; i++) {
         ull action = 0;
         values[i].result = values[i].field == 230 ? counter(gpu, "recovery", &action) : NOT_SUPPORTED;
+        if (values[i].field == 91 && number(gpu, "nvlink_count", 0))
+            values[i].result = counter(gpu, "nvlinks", &action);
         values[i].type = 1;
         values[i].value.whole = (uint)action;
     }

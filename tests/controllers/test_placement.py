@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import insert, select, update
 
 from corral.controllers.placement import PlacementWorker
 from corral.domain import placement as choose
@@ -18,15 +18,19 @@ from corral.domain.allocations import Seen
 from corral.domain.compute_clusters import Creation
 from corral.domain.errors import Refusal
 from corral.store import fleet
-from corral.store.tables.machines import gpus
+from corral.store.tables.access import access, access_pools
+from corral.store.tables.clusters import clusters, tenancies
+from corral.store.tables.machines import gpus, machines
 from corral.store.tables.users import api_tokens
 from corral.store.tables.workloads import gpu_holds, workloads
 from corral.store.transaction import Scope, Tx
 from corral.usecases import queue
+from corral.usecases.context import new_id
 from corral.usecases.fleets import Fleets
 from corral.usecases.idempotency import Key
 from tests.conftest import Clock
 from tests.placing import allocation, ask, check_invariants, create, report, saying, terminate, workload
+from tests.usecases.test_gpu_evidence import Host, gpu, xid
 from tests.world import World
 
 
@@ -276,3 +280,30 @@ def test_a_worker_that_ends_answers_what_was_asked_and_refuses_what_comes_later(
     with pytest.raises(Refusal) as refused:
         worker.ask(lambda fleets: 0)
     assert refused.value.code == "UNAVAILABLE"
+
+
+def other_cluster(world: World, machine: str) -> None:
+    """Make acme's cluster `other`, which its workspace may use, with a machine that was in `default`."""
+    with world.db.write() as tx:
+        id = world.ids.clusters["other"] = new_id(tx.now)
+        acme, research = world.ids.orgs["acme"], world.ids.workspaces["acme/research"]
+        tx.run(insert(clusters).values(id=id, hosted=False, created_at=tx.now))
+        named = {"slug": "other", "name": "Other", "joined_at": tx.now}
+        tx.run(insert(tenancies).values(cluster_id=id, org_id=acme, **named))
+        granted = {"workspace_id": research, "cluster_id": id}
+        tx.run(insert(access).values(**granted, org_id=acme, changed_at=tx.now))
+        tx.run(insert(access_pools).values(**granted, pool="*"))
+        tx.run(update(machines).where(machines.c.id == world.ids.machines[machine]).values(cluster_id=id))
+        fleet.touch(tx, Scope(acme), id, [world.ids.machines[machine]])
+
+
+def test_a_gpu_that_is_fenced_from_another_cluster_is_given_to_nobody(
+    world_on_both: World, placer: PlacementWorker
+) -> None:
+    """Two machines claim one GPU, in two clusters of one organisation."""
+    Host(world_on_both, "there", gpu(1))
+    other_cluster(world_on_both, "there")
+    here = Host(world_on_both, "here", gpu(1))
+    assert outcome(world_on_both, placer, Creation("cpu", cluster="other")) == "made"
+    here.say(xid(79))
+    assert outcome(world_on_both, placer, Creation("dev", cluster="other", gpus=1)) == "NO_CAPACITY"

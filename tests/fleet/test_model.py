@@ -339,8 +339,9 @@ class Site(RuleBasedStateMachine):
         if box is None or box.session is None:
             return
         said = Acknowledged("boot", len(box.kernel), Counters())
-        answered = faults.Answered(said, box.session.epoch)
         with self.world.act(ADMIN[box.org], box.org) as ctx:
+            asked = faults.to_clear(ctx, "default", box.name, box.cards[card].uuid)
+            answered = faults.Answered(asked, said, box.session.epoch)
             done = faults.clear(ctx, "default", box.name, box.cards[card].uuid, answered)
         assert bool(done.what.latches) == box.cards[card].faulty
         box.cards[card].faulty = False

@@ -14,10 +14,11 @@ from corral.domain.faults import Acknowledged, Counters
 from corral.domain.inventory import GpuState
 from corral.store.faults import Shown, Wanted
 from corral.store.tables.faults import gpu_faults
+from corral.store.tables.journal import journal
 from corral.store.tables.machines import gpus, machines
 from corral.usecases import faults
-from corral.usecases.faults import Answered, Cleared
-from tests.usecases.test_gpu_evidence import WELL, Host, gpu, latched, told, version, xid
+from corral.usecases.faults import Answered, Cleared, ToClear
+from tests.usecases.test_gpu_evidence import WELL, Host, gpu, latched, silent, told, version, xid
 from tests.world import World
 
 
@@ -26,8 +27,17 @@ def clear(
 ) -> Cleared:
     """Clear as a machine acknowledges that has read all that its kernel said."""
     said = Acknowledged(host.boot, host.seq, counters)
+    return answer(host, ask(host, uuid), said, who, epoch=epoch)
+
+
+def ask(host: Host, uuid: str = "GPU-1") -> ToClear:
+    with host.world.act("admin", org="acme") as ctx:
+        return faults.to_clear(ctx, "default", host.name, uuid)
+
+
+def answer(host: Host, asked: ToClear, said: Acknowledged, who: str = "admin", *, epoch: int = 0) -> Cleared:
     with host.world.act(who, org="acme") as ctx:
-        return faults.clear(ctx, "default", host.name, uuid, Answered(said, epoch))
+        return faults.clear(ctx, "default", host.name, asked.gpu.uuid, Answered(asked, said, epoch))
 
 
 def listed(world: World, shown: Shown = Shown.OPEN, machine: str | None = None) -> list[tuple[str, str, str]]:
@@ -75,10 +85,9 @@ def test_a_line_that_nobody_has_judged_yet_is_not_cleared(world_on_both: World) 
 def test_a_fault_that_was_judged_after_the_machine_had_answered_is_not_cleared(world_on_both: World) -> None:
     host = Host(world_on_both)
     host.say(xid(79))
-    said = Acknowledged(host.boot, host.seq, WELL)
+    asked, said = ask(host), Acknowledged(host.boot, host.seq, WELL)
     host.say(xid(79))  # comes between the answer and the commit, and only counts to the latch there is
-    with world_on_both.act("admin", org="acme") as ctx:
-        done = faults.clear(ctx, "default", "m", "GPU-1", Answered(said, 0))
+    done = answer(host, asked, said)
     assert ([row["code"] for row in done.what.latches], [row["code"] for row in done.still]) == ([], ["xid_79"])
     assert latched(world_on_both) == {"xid_79": 2}
 
@@ -86,13 +95,49 @@ def test_a_fault_that_was_judged_after_the_machine_had_answered_is_not_cleared(w
 def test_of_several_faults_those_that_came_after_the_answer_stay_and_are_told_again(world_on_both: World) -> None:
     host = Host(world_on_both)
     host.say(xid(48))
-    said = Acknowledged(host.boot, host.seq, WELL)
+    asked, said = ask(host), Acknowledged(host.boot, host.seq, WELL)
     host.say(xid(79))
-    with world_on_both.act("admin", org="acme") as ctx:
-        done = faults.clear(ctx, "default", "m", "GPU-1", Answered(said, 0))
+    done = answer(host, asked, said)
     assert ([row["code"] for row in done.what.latches], [row["code"] for row in done.still]) == (["xid_48"], ["xid_79"])
     events = told(world_on_both, "cluster.node.gpu_fault", "cluster.node.gpu_fault_cleared")
     assert [event["code"] for event in events] == ["xid_48", "xid_79", "xid_48", "xid_79"]
+
+
+@pytest.mark.parametrize("read_again", [-1, 0, 1])
+def test_an_agent_that_cannot_read_the_log_or_has_not_read_on_yet_clears_what_was_judged(
+    world_on_both: World, read_again: int
+) -> None:
+    host = Host(world_on_both)
+    host.say(xid(13), xid(79), xid(48))
+    done = answer(host, ask(host), Acknowledged(host.boot, read_again, WELL))
+    assert ([row["code"] for row in done.what.latches], done.still) == (["xid_48", "xid_79"], ())
+    assert latched(world_on_both) == {}
+    host.report([(2, xid(79)), (3, xid(48))])
+    assert latched(world_on_both) == {}, "they are read again, and were judged"
+    host.say(xid(79))
+    assert latched(world_on_both) == {"xid_79": 1}
+
+
+def test_what_such_an_agent_says_meanwhile_is_not_cleared(world_on_both: World) -> None:
+    host = Host(world_on_both)
+    host.say(xid(79))
+    asked = ask(host)
+    host.say(xid(48))
+    done = answer(host, asked, Acknowledged(host.boot, -1, WELL))
+    assert [row["code"] for row in done.what.latches] == ["xid_79"]
+    assert latched(world_on_both) == {"xid_48": 1}
+
+
+def test_a_line_of_a_new_boot_that_comes_meanwhile_is_not_cleared(world_on_both: World) -> None:
+    host = Host(world_on_both)
+    host.say(xid(79))
+    asked = ask(host)
+    host.boot, host.seq = "boot-2", -1
+    host.say(xid(79))
+    assert answer(host, asked, Acknowledged("boot-2", -1, WELL)).what.latches == []
+    assert latched(world_on_both) == {"xid_79": 2}
+    assert answer(host, ask(host), Acknowledged("boot-2", -1, WELL)).still == ()
+    assert latched(world_on_both) == {}
 
 
 def test_memory_errors_count_from_the_clear(world_on_both: World) -> None:
@@ -138,6 +183,16 @@ def test_a_missing_gpu_stays_fenced_until_it_is_back(world_on_both: World) -> No
     assert latched(world_on_both) == {}
 
 
+def test_a_gpu_that_still_does_not_answer_stays_fenced_until_it_does(world_on_both: World) -> None:
+    host = Host(world_on_both)
+    silent(host, lost=True)
+    assert [row["code"] for row in clear(host, counters=host.counters["GPU-1"]).still] == ["unreadable"]
+    host.gpus[0], host.counters["GPU-1"] = gpu(1), WELL
+    host.changed()
+    assert clear(host).still == ()
+    assert latched(world_on_both) == {}
+
+
 def test_a_gpu_without_a_fault_stays_as_it_is(world_on_both: World) -> None:
     host = Host(world_on_both)
     assert clear(host).what.latches == ()
@@ -165,6 +220,31 @@ def test_parts_are_cleared_with_their_gpu(world_on_both: World) -> None:
     host.say(xid(95))
     clear(host)
     assert latched(world_on_both) == latched(world_on_both, "MIG-1") == {}
+
+
+@pytest.mark.parametrize(("asked", "beside"), [("GPU-1", "MIG-1"), ("MIG-1", "GPU-1")])
+def test_each_part_is_told_of_and_the_act_is_audited_once(world_on_both: World, asked: str, beside: str) -> None:
+    host = Host(world_on_both, "m", gpu(1), gpu(1, uuid="MIG-1"), gpu(2))
+    host.say(xid(95), xid(95, 2))
+    clear(host, asked)
+    (act,) = told(world_on_both, "cluster.node.gpu_fault_cleared")
+    (other,) = told(world_on_both, "cluster.node.gpu_part_cleared")
+    assert (act["gpu"], other["gpu"], other["code"]) == (asked, beside, "xid_95")
+    with world_on_both.db.read() as tx:
+        audit = tx.all(select(journal.c.type).where(journal.c.audit, journal.c.type.like("%.gpu_%")))
+    assert [entry["type"] for entry in audit] == ["cluster.node.gpu_fault_cleared"]
+
+
+def test_a_part_of_which_more_was_said_after_the_answer_stays_fenced_and_is_told_again(world_on_both: World) -> None:
+    host = Host(world_on_both, "m", gpu(1), gpu(1, uuid="MIG-1"))
+    host.say(xid(48))
+    asked, said = ask(host), Acknowledged(host.boot, host.seq, WELL)
+    host.say(xid(79))
+    answer(host, asked, said)
+    assert latched(world_on_both) == latched(world_on_both, "MIG-1") == {"xid_79": 1}
+    kinds = ("cluster.node.gpu_fault", "cluster.node.gpu_part_cleared")
+    of_part = [event["code"] for event in told(world_on_both, *kinds) if event["gpu"] == "MIG-1"]
+    assert of_part == ["xid_48", "xid_79", "xid_48", "xid_79"]
 
 
 def test_an_answer_of_an_older_session_clears_nothing(world_on_both: World) -> None:

@@ -6,17 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from corral.domain.compute_clusters import Creation
 from corral.domain.errors import Refusal
-from corral.domain.faults import Counters, Health
+from corral.domain.faults import TOLD_MOST, TOLD_WITHIN, UNREADABLE_S, Counters, Health
 from corral.domain.inventory import Gpu, GpuState, Inventory
 from corral.domain.machines import MachineRef
 from corral.domain.sessions import Opened, Report
 from corral.store import journal, machines
 from corral.store.tables.clusters import tenancies
 from corral.store.tables.faults import gpu_faults
+from corral.store.tables.journal import journal as journal_entries
+from corral.store.tables.workloads import allocations, gpu_holds
 from corral.store.transaction import Scope
 from corral.usecases import reports
 from tests.placing import allocation, code_of, create, workload
@@ -265,18 +267,172 @@ def test_a_latch_follows_its_gpu_to_another_slot_and_machine(world_on_both: Worl
     assert row is not None and row["machine_id"] == there.ref.id
 
 
+MOVES = ("cluster.node.gpu_fault", "cluster.node.gpu_fault_cleared")
+
+
+def moves(world: World, uuid: str = "GPU-1") -> list[tuple[str, str, str]]:
+    """Return what was told of a faulty GPU: machine, codes, and how it moved ("" = it did not)."""
+    events = [event for event in told(world, *MOVES) if event["gpu"] == uuid]
+    return [(e["name"], e["code"], next((m for m in ("replaced", "returned") if e.get(m)), "")) for e in events]
+
+
+def swap(host: Host, *, out: bool) -> None:
+    """Put another GPU into the slot of the first, or the first back."""
+    host.gpus[0] = gpu(3, slot=gpu(1).slot) if out else gpu(1)
+    host.changed()
+
+
 def test_a_replaced_gpus_slot_is_free_of_its_fault_and_that_is_told_once(world_on_both: World) -> None:
     host = Host(world_on_both)
     host.say(xid(79))
-    for _ in range(2):
-        host.gpus[0] = gpu(3, slot=gpu(1).slot)
-        host.changed()
-        assert latched(world_on_both, "GPU-3") == {}
-        host.gpus[0] = gpu(1)
-        host.changed()
-    assert latched(world_on_both) == {"xid_79": 1}, "it comes back with its fault"
+    swap(host, out=True)
+    host.gpus.append(gpu(4))
+    host.changed()
+    assert latched(world_on_both, "GPU-3") == {}
     (event,) = told(world_on_both, "cluster.node.gpu_fault_cleared")
     assert (event["gpu"], event["code"], event["replaced"]) == ("GPU-1", "xid_79", True)
+
+
+def test_a_replaced_gpu_that_is_put_back_comes_with_its_faults_and_people_are_told(world_on_both: World) -> None:
+    host = Host(world_on_both)
+    host.say(xid(48), xid(79))
+    for _ in range(2):
+        swap(host, out=True)
+        swap(host, out=False)
+        swap(host, out=False)
+    assert latched(world_on_both) == {"xid_48": 1, "xid_79": 1}
+    away, back = ("m", "xid_48, xid_79", "replaced"), ("m", "xid_48, xid_79", "returned")
+    assert moves(world_on_both) == [("m", "xid_48", ""), ("m", "xid_79", ""), away, back, away, back]
+
+
+def test_a_faulty_gpu_on_another_machine_is_fenced_there_and_people_are_told(world_on_both: World) -> None:
+    here, there = Host(world_on_both, "a"), Host(world_on_both, "b", gpu(8))
+    here.say(xid(79))
+    swap(here, out=True)
+    there.gpus.append(gpu(1, slot="0000:0f:00.0"))
+    there.changed()
+    there.changed()
+    assert moves(world_on_both) == [("a", "xid_79", ""), ("a", "xid_79", "replaced"), ("b", "xid_79", "returned")]
+
+
+def test_a_faulty_gpu_of_a_removed_machine_is_told_of_where_it_comes_next(world_on_both: World) -> None:
+    here, there = Host(world_on_both, "a"), Host(world_on_both, "b", gpu(8))
+    here.say(xid(79))
+    with world_on_both.db.write() as tx:
+        machines.save(tx, here.ref, {"removed_at": tx.now})
+    there.gpus.append(gpu(1, slot="0000:0f:00.0"))
+    there.changed()
+    assert moves(world_on_both) == [("a", "xid_79", ""), ("b", "xid_79", "returned")]
+
+
+def test_a_machine_that_swaps_its_gpus_endlessly_is_told_of_only_so_often(world_on_both: World) -> None:
+    host = Host(world_on_both)
+    host.say(xid(79))
+    for _ in range(TOLD_MOST + 5):
+        swap(host, out=True)
+        swap(host, out=False)
+    gone = [one for one in moves(world_on_both) if one[2] == "replaced"]
+    assert len(gone) == TOLD_MOST
+    assert moves(world_on_both)[-1][2] == "returned", "what is told last is what is so"
+    swap(host, out=True)
+    with world_on_both.db.write() as tx:
+        tx.run(update(journal_entries).values(at=tx.now - TOLD_WITHIN))
+    host.changed()
+    assert moves(world_on_both)[-1][2] == "replaced", "told later, when it is still so"
+
+
+def test_two_machines_that_claim_one_faulty_gpu_are_told_of_only_so_often(world_on_both: World) -> None:
+    hosts = Host(world_on_both, "a"), Host(world_on_both, "b")
+    hosts[0].say(xid(79))
+    for n in range(4 * TOLD_MOST):
+        hosts[n % 2].changed()
+    assert len(moves(world_on_both)) <= 2 * TOLD_MOST + 2
+
+
+def test_those_whose_work_runs_on_a_faulty_gpu_are_told_in_their_workspace(world_on_both: World) -> None:
+    host = Host(world_on_both, "m", gpu(1))
+    create(world_on_both, Creation("dev", gpus=1))
+    host.gpus.append(gpu(2))
+    host.changed()
+    host.say(xid(13), xid(79), xid(79, 2))
+    host.say(xid(79))
+    work = workload(world_on_both, "dev")
+    with world_on_both.db.read() as tx:
+        want = journal.Filter(types=["workload.gpu_fault"], workspaces=[work["workspace_id"]])
+        (event,) = journal.newest_first(tx, Scope(world_on_both.ids.orgs["acme"]), want, before=None, limit=10)
+    assert (event["workload_id"], event["machine_id"], event["audit"]) == (work["id"], host.ref.id, False)
+    assert event["data"] == {
+        "name": "dev",
+        "machine": "m",
+        "gpu": "GPU-1",
+        "model": "H100",
+        "code": "xid_79",
+        "reason": "fallen off the bus",
+    }
+
+
+def test_those_whose_work_has_ended_are_not_told(world_on_both: World) -> None:
+    host = Host(world_on_both, "m", gpu(1))
+    create(world_on_both, Creation("dev", gpus=1))
+    with world_on_both.db.write() as tx:
+        tx.run(update(allocations).values(released_at=tx.now))
+        tx.run(update(gpu_holds).values(released_at=tx.now))
+    host.say(xid(79))
+    assert told(world_on_both, "workload.gpu_fault") == []
+
+
+def silent(host: Host, number: int = 0, **counters: Any) -> None:
+    """A GPU does not answer; so its state is told, and no counter."""
+    host.gpus[number] = replace(host.gpus[number], state=GpuState.UNREADABLE, detail="Unknown Error")
+    host.counters[host.gpus[number].uuid] = replace(Counters(), **counters)
+    host.changed()
+
+
+def test_a_gpu_that_does_not_answer_for_long_is_latched_and_one_that_did_not_for_a_moment_is_not(
+    world_on_both: World,
+) -> None:
+    host = Host(world_on_both)
+    silent(host)
+    silent(host, unreadable_s=UNREADABLE_S // 2)
+    assert latched(world_on_both) == {}
+    silent(host, unreadable_s=UNREADABLE_S)
+    silent(host, unreadable_s=2 * UNREADABLE_S)
+    assert latched(world_on_both) == {"unreadable": 1}
+    assert latched(world_on_both, "GPU-2") == {}
+    host.gpus[0], host.counters["GPU-1"] = gpu(1), WELL
+    host.changed()
+    assert latched(world_on_both) == {"unreadable": 1}, "until an admin clears it"
+
+
+def test_a_gpu_that_its_driver_calls_lost_is_latched_at_once(world_on_both: World) -> None:
+    host = Host(world_on_both)
+    silent(host, lost=True)
+    assert latched(world_on_both) == {"unreadable": 1}
+
+
+def test_a_gpu_that_is_silent_after_another_fault_is_that_fault(world_on_both: World) -> None:
+    host = Host(world_on_both)
+    host.say(xid(79))
+    silent(host, lost=True)
+    assert latched(world_on_both) == {"xid_79": 1}
+
+
+def test_a_driver_that_does_not_work_makes_no_gpu_silent(world_on_both: World) -> None:
+    host = Host(world_on_both)
+    host.probe = "driver mismatch: 580 and 570"
+    silent(host, unreadable_s=UNREADABLE_S, lost=True)
+    assert latched(world_on_both) == {}
+
+
+def test_a_gpu_that_answers_again_is_measured_against_what_it_said_before(world_on_both: World) -> None:
+    host = Host(world_on_both)
+    host.counters["GPU-1"] = replace(WELL, ecc_volatile=3, ecc_aggregate=9)
+    host.changed()
+    assert latched(world_on_both) == {"ecc_uncorrected": 1}
+    silent(host, unreadable_s=UNREADABLE_S // 2)
+    host.gpus[0], host.counters["GPU-1"] = gpu(1), replace(WELL, ecc_volatile=3, ecc_aggregate=9, nvlinks_up=0)
+    host.changed()
+    assert latched(world_on_both) == {"ecc_uncorrected": 1, "nvlink_down": 1}
 
 
 def test_another_organisations_gpu_of_the_same_uuid_is_not_fenced(world_on_both: World) -> None:

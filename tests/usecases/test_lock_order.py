@@ -81,7 +81,8 @@ def forget_data_location(world: World) -> None:
 
 def clear_fault(world: World) -> None:
     with world.act("admin", "acme") as ctx:
-        faults.clear(ctx, "default", "gpu-1", "GPU-gpu-1-0", faults.Answered(asked, Acknowledged("boot", 0, None), 0))
+        asked = faults.to_clear(ctx, "default", "gpu-1", "GPU-gpu-1-0")
+        faults.clear(ctx, "default", "gpu-1", asked.gpu.uuid, faults.Answered(asked, Acknowledged("boot", 0, None), 0))
 
 
 ACTS = [

@@ -26,6 +26,8 @@ from corral.usecases import deliveries as sending
 from corral.usecases import webhooks as hooks
 from corral.usecases.alert_rules import Asked, Told
 from tests.conftest import Clock
+from tests.usecases.test_faults import clear
+from tests.usecases.test_gpu_evidence import Host, gpu, swap, xid
 from tests.world import World
 
 URL = "https://hooks.example.com/x"
@@ -258,6 +260,44 @@ def test_a_removed_machine_has_no_open_alert_and_nobody_is_told_it_is_up(
     told.pass_once()
     assert all(row["closed_at"] is not None for row in rows(world_on_both, alerts))
     assert kinds_told(world_on_both) == ["alert.opened", "alert.opened"]
+
+
+def open_of(world: World) -> list[str]:
+    return [row["about"] for row in rows(world, alerts, alerts.c.closed_at.is_(None))]
+
+
+def test_the_alert_of_each_part_of_a_gpu_closes_when_they_are_cleared(
+    world_on_both: World, told: AlertFollower
+) -> None:
+    host = Host(world_on_both, "m", gpu(1), gpu(1, uuid="MIG-1"))
+    host.say(xid(95))
+    told.pass_once()
+    assert open_of(world_on_both) == ["GPU-1", "MIG-1"]
+    clear(host, "MIG-1")
+    told.pass_once()
+    assert open_of(world_on_both) == []
+
+
+def test_the_alert_of_a_gpu_that_was_moved_is_where_the_gpu_is(world_on_both: World, told: AlertFollower) -> None:
+    here, there = Host(world_on_both, "a"), Host(world_on_both, "b", gpu(8))
+    here.say(xid(79))
+    there.gpus.append(gpu(1, slot="0000:0f:00.0"))
+    there.changed()
+    record(world_on_both, "cluster.node.removed", "a")
+    told.pass_once()
+    assert open_of(world_on_both) == ["GPU-1"], "it went on before its old machine was removed"
+    record(world_on_both, "cluster.node.removed", "b")
+    told.pass_once()
+    assert open_of(world_on_both) == []
+
+
+def test_a_replaced_gpu_that_comes_back_has_an_open_alert_again(world_on_both: World, told: AlertFollower) -> None:
+    host = Host(world_on_both)
+    host.say(xid(79))
+    for out, is_open in ((True, []), (False, ["GPU-1"])):
+        swap(host, out=out)
+        told.pass_once()
+        assert open_of(world_on_both) == is_open
 
 
 def test_rules_choose_by_kind_and_cluster(world_on_both: World, told: AlertFollower) -> None:

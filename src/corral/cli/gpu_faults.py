@@ -56,12 +56,14 @@ def clear_fault(place: Place, name: str, gpu: str, dry_run: bool) -> None:
     done = place.cluster.faults.would_clear(name, gpu) if dry_run else place.cluster.faults.clear(name, gpu)
 
     def draw() -> None:
-        if not done.cleared:
-            say(f"{safe(gpu)} has no fault.")
-            return
-        say(f"{'Would clear' if dry_run else 'Cleared'}: {named(done.cleared)}")
+        if done.cleared:
+            say(f"{'Would clear' if dry_run else 'Cleared'}: {named(done.cleared)}")
         if done.still:
             say(f"Still there, so it stays fenced: {named(done.still)}")
+            if not done.cleared:
+                say("Nothing was cleared: it was said again meanwhile. If that is known, clear it again.")
+        elif not done.cleared:
+            say(f"{safe(gpu)} has no fault.")
 
     emit(done.raw, draw)
 

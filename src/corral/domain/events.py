@@ -7,11 +7,14 @@ that is missing here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 from typing import Any
+
+from corral.domain.errors import Refusal
+from corral.domain.ids import shown
 
 
 class Class(Enum):
@@ -122,6 +125,10 @@ TYPES: Mapping[str, tuple[Class, str]] = {
         Class.BOTH,
         "A machine runs work this site does not know: adopted, or waiting for an admin.",
     ),
+    "cluster.node.gpu_part_cleared": (
+        Class.EVENT,
+        "The faults of a part of a GPU, or of the GPU that it is a part of, were cleared with the other's.",
+    ),
     # workloads
     "workload.created": (Class.BOTH, "A workload was created."),
     "workload.placed": (Class.EVENT, "A workload was given a machine."),
@@ -131,6 +138,7 @@ TYPES: Mapping[str, tuple[Class, str]] = {
     "workload.out_of_sync": (Class.EVENT, "What was asked and what is seen differ."),
     "workload.restarted": (Class.EVENT, "A container that had vanished was started again."),
     "workload.oom": (Class.EVENT, "A process of a workload was killed: out of memory."),
+    "workload.gpu_fault": (Class.EVENT, "A GPU that a workload holds has a fault; the workload goes on."),
     "workload.stop_asked": (Class.BOTH, "A workload was told to stop."),
     "workload.terminated": (Class.EVENT, "A workload ended; its capacity is free."),
     "workload.failed": (Class.EVENT, "A workload failed."),
@@ -151,6 +159,7 @@ LIMITED = frozenset(
         "workload.step",
         "workload.oom",
         "workload.restarted",
+        "workload.gpu_fault",
     }
 )
 """What a machine can cause as often as it reports: only so much a minute is recorded.
@@ -158,6 +167,23 @@ LIMITED = frozenset(
 Changes of state always are, and so is all that the audit has.
 """
 LEFT_OUT = "cluster.node.quieted"
+
+
+def is_of(type: str, pattern: str) -> bool:
+    """Return whether a type is the one named, or begins as `pattern` does: `cluster.node.*`."""
+    return type.startswith(pattern[:-1]) if pattern.endswith(".*") else type == pattern
+
+
+def check_types(patterns: Iterable[str], among: Collection[str], where: str) -> None:
+    """Refuse a pattern that no type in `among` fits: it would find nothing. Errors: `INVALID_REQUEST`."""
+    for pattern in patterns:
+        if not any(is_of(type, pattern) for type in among):
+            raise Refusal(
+                "INVALID_REQUEST",
+                f"{where}: no event is called {shown(pattern)}. Use a type of event, or the beginning of some, "
+                "as in 'cluster.node.*'.",
+                field=where,
+            )
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from datetime import timedelta
 from typing import Any
 
 from corral.domain.kernel_lines import needs_reset
@@ -17,7 +18,11 @@ from corral.domain.xids import RULES
 MAX_LINES = 256
 """Kernel lines of one report that are read; the rest come again."""
 MAX_EVIDENCE = 500
-MISSING = "missing"
+MISSING, UNREADABLE = "missing", "unreadable"
+UNREADABLE_S = 60
+"""A GPU that has not answered for so long is faulty: one look that fails, or two, are not."""
+TOLD_MOST, TOLD_WITHIN = 20, timedelta(minutes=10)
+"""Of faulty GPUs that leave a machine and come back people are told only so often: it may be made up."""
 _NOT_TOLD = -1
 
 
@@ -34,6 +39,14 @@ class Counters:
     nvlinks_up: int = 0
     recovery_action: int = _NOT_TOLD
     """What the driver asks for; 0 = nothing."""
+    unreadable_s: int = 0
+    """For so long it has not answered, while its driver did; then the others say nothing."""
+    lost: bool = False
+    """It does not answer, and the driver calls it lost."""
+
+    @property
+    def silent(self) -> bool:
+        return self.lost or self.unreadable_s > 0
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -101,6 +114,10 @@ def by_counters(now: Counters, was: Counters | None) -> Iterator[Fault]:
     Memory errors count from there; the first time only those since the driver was loaded do, for a GPU's
     life before it came here is no fault. The other faults hold as long as they are there.
     """
+    if now.silent:
+        if now.lost or now.unreadable_s >= UNREADABLE_S:
+            yield Fault(UNREADABLE, _why_silent(now), 0)
+        return
     errors = max(now.ecc_volatile, 0) if was is None else _more_errors(now, was)
     if errors:
         yield Fault("ecc_uncorrected", f"{errors} more uncorrectable memory errors, by its counter")
@@ -110,6 +127,10 @@ def by_counters(now: Counters, was: Counters | None) -> Iterator[Fault]:
         yield Fault("nvlink_down", f"its {now.nvlinks} NVLinks are all down; {was.nvlinks_up} were up", 0)
     if now.recovery_action > 0 and needs_reset(now.recovery_action):
         yield Fault("recovery_action", f"the driver asks for {_action(now.recovery_action)}", 0)
+
+
+def _why_silent(now: Counters) -> str:
+    return "the driver says that it is lost" if now.lost else f"it has not answered for {now.unreadable_s} s"
 
 
 def _more_errors(now: Counters, was: Counters) -> int:
@@ -129,7 +150,9 @@ def _action(code: int) -> str:
 
 def judged(now: Counters, was: Counters | None) -> Counters:
     """Return what the next counters are measured against: links that once were up are remembered, and an
-    older report that comes late does not make old errors new."""
+    older report that comes late does not make old errors new. A GPU that is silent changes nothing."""
+    if now.silent:
+        return was or Counters()
     if was is None:
         return now
     told_in_life = now.ecc_aggregate != _NOT_TOLD  # then the count since the load need not begin anew
@@ -143,7 +166,7 @@ def judged(now: Counters, was: Counters | None) -> Counters:
 
 def cleared(now: Counters | None, was: Counters | None) -> Counters:
     """Return what counters are measured against once an admin has cleared the GPU: what it says now (None: nothing)."""
-    if now is None:
+    if now is None or now.silent:
         return was or Counters()
     return replace(now, nvlinks_up=max(now.nvlinks_up, was.nvlinks_up)) if was is not None else now
 
@@ -151,7 +174,7 @@ def cleared(now: Counters | None, was: Counters | None) -> Counters:
 # --- one cause, one fence
 
 _CAUSES: Mapping[str, tuple[str, ...]] = {
-    "silent": ("xid_79", "xid_119", "xid_120", "xid_143", MISSING),
+    "silent": ("xid_79", "xid_119", "xid_120", "xid_143", MISSING, UNREADABLE),
     "memory": ("xid_48", "xid_94", "xid_95", "xid_140", "xid_171", "xid_172", "xid_175", "ecc_uncorrected"),
     "rows": ("xid_64", "row_remap_failed"),
     "links": ("xid_74", "xid_136", *(f"xid_{n}" for n in range(144, 151)), "xid_155", "nvlink_down"),
@@ -178,6 +201,7 @@ _MEANINGS = {
     "nvlink_down": "all its NVLinks are down",
     "recovery_action": "the driver asks for a recovery action",
     MISSING: "the driver does not list it any more",
+    UNREADABLE: "it does not answer",
     "amd_reset_failed": "its reset failed",
     "amd_ras_ue": "uncorrectable hardware error",
 }

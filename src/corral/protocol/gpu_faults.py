@@ -21,6 +21,10 @@ class GpuHealth:
     nvlinks_up: int = 0
     recovery_action: int = -1
     """NVML's code of what the driver asks for; 0 = nothing."""
+    unreadable_s: int = 0
+    """It is there, the driver works, and it has not answered for so long, in steps of 30 s; 0 = it answers."""
+    lost: bool = False
+    """It does not answer, and the driver calls it lost."""
 
 
 @dataclass(frozen=True)

@@ -265,6 +265,8 @@ def _counters(said: wire_faults.GpuHealth) -> faults.Counters:
         _number(said.nvlinks),
         _number(said.nvlinks_up),
         counter(said.recovery_action),
+        _number(said.unreadable_s),
+        said.lost,
     )
 
 

@@ -36,7 +36,7 @@ from corral.store import fleet
 from corral.store.engine import Database
 from corral.store.transaction import Signal, Tx, Wake
 from corral.usecases import sessions
-from corral.usecases.faults import Answered
+from corral.usecases.faults import Answered, ToClear
 
 log = get_logger()
 T = TypeVar("T")
@@ -127,9 +127,9 @@ class Hub:
             "MACHINE_UNREACHABLE", "The machine has no open session now. It comes back by itself; try again then."
         )
 
-    async def clear_fault(self, machine_id: str, vendor: str, uuid: str) -> Answered:
+    async def clear_fault(self, what: ToClear) -> Answered:
         """Have a machine acknowledge that a GPU's fault is cleared. Errors: `NODE_NOT_CONNECTED`."""
-        return await self.clearing.ask(self._sessions.get(machine_id), vendor, uuid)
+        return await self.clearing.ask(self._sessions.get(what.machine.id), what)
 
     def push(self, machine_id: str) -> None:
         """Send a machine what should run there, if it is connected."""

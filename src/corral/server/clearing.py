@@ -18,7 +18,7 @@ from corral.domain.errors import Refusal
 from corral.domain.faults import Acknowledged
 from corral.protocol import gpu_faults as wire_faults
 from corral.server import agent_codec as codec
-from corral.usecases.faults import Answered
+from corral.usecases.faults import Answered, ToClear
 
 if TYPE_CHECKING:
     from corral.server.agent_session import Session
@@ -38,7 +38,7 @@ class Clearing:
     def __init__(self) -> None:
         self._waiting: dict[str, _Waiting] = {}
 
-    async def ask(self, session: Session | None, vendor: str, uuid: str) -> Answered:
+    async def ask(self, session: Session | None, what: ToClear) -> Answered:
         """Ask a machine; return its answer. Errors: `NODE_NOT_CONNECTED`, also when it does not answer in time."""
         if session is None:
             raise _not_connected()
@@ -46,8 +46,8 @@ class Clearing:
         self._waiting[ask] = _Waiting(session, future)
         try:
             async with asyncio.timeout(WITHIN_S):
-                await session.send("clear_fault", wire_faults.ClearFault(ask, vendor, uuid))
-                return Answered(await future, session.opened.epoch)
+                await session.send("clear_fault", wire_faults.ClearFault(ask, what.gpu.vendor, what.gpu.uuid))
+                return Answered(what, await future, session.opened.epoch)
         except TimeoutError:
             raise Refusal(
                 "NODE_NOT_CONNECTED",

@@ -18,6 +18,7 @@ from corral.domain.inventory import GpuState
 from corral.domain.machines import MachineRef
 from corral.store.tables.faults import gpu_baselines, gpu_faults
 from corral.store.tables.machines import gpus, machines
+from corral.store.tables.workloads import allocations, gpu_holds, workloads
 from corral.store.transaction import Scope, Tx
 
 _F = gpu_faults.c
@@ -41,12 +42,17 @@ def live(tx: Tx, scope: Scope, uuids: Collection[str]) -> Mapping[Identity, Sequ
 
 
 def live_on(tx: Tx, ref: MachineRef) -> Mapping[Identity, Sequence[RowMapping]]:
-    """Return the live latches of the GPUs that a machine has, the oldest of each first."""
+    """Return the live latches of the GPUs that a machine has, the oldest of each first.
+
+    `left`: the machine that each was on last was removed.
+    """
     of_it = exists().where(
         gpus.c.org_id == _F.org_id, gpus.c.machine_id == ref.id, gpus.c.vendor == _F.vendor, gpus.c.uuid == _F.uuid
     )
     found: dict[Identity, list[RowMapping]] = {}
-    query = select(gpu_faults).where(_F.org_id == ref.org_id, _F.cleared_at.is_(None), of_it)
+    left = machines.c.removed_at.is_not(None).label("left")
+    query = select(gpu_faults, left).join(machines, machines.c.id == _F.machine_id)
+    query = query.where(_F.org_id == ref.org_id, _F.cleared_at.is_(None), of_it)
     for row in tx.all(query.order_by(_F.since, _F.code)):
         found.setdefault(_identity(row), []).append(row)
     return found
@@ -92,12 +98,12 @@ def clear(tx: Tx, scope: Scope, ids: Collection[str], by: str) -> None:
     )
 
 
-def moved(tx: Tx, ref: MachineRef, uuids: Collection[str]) -> None:
-    """Say that live latches of GPUs with these UUIDs are on this machine now."""
+def came(tx: Tx, ref: MachineRef, ids: Collection[str]) -> None:
+    """Say that these latches' GPUs are on this machine now, and not replaced."""
     tx.run(
         update(gpu_faults)
-        .where(_F.org_id == ref.org_id, _F.uuid.in_(list(uuids)), _F.cleared_at.is_(None), _F.machine_id != ref.id)
-        .values(machine_id=ref.id)
+        .where(_F.org_id == ref.org_id, _F.id.in_(list(ids)))
+        .values(machine_id=ref.id, replaced_at=None)
     )
 
 
@@ -136,6 +142,18 @@ def machines_with(tx: Tx, scope: Scope, gpu: Identity) -> Sequence[RowMapping]:
             gpus.c.gone.is_(False),
         )
         .order_by(machines.c.cluster_id, machines.c.id)
+    )
+
+
+def held_by(tx: Tx, ref: MachineRef, gpu: Identity) -> Sequence[RowMapping]:
+    """Return id, name and workspace of the workloads that hold a GPU of a machine now."""
+    vendor, uuid = gpu
+    return tx.all(
+        select(workloads.c.id, workloads.c.name, workloads.c.workspace_id)
+        .join(allocations, allocations.c.workload_id == workloads.c.id)
+        .join(gpu_holds, and_(gpu_holds.c.allocation_id == allocations.c.id, gpu_holds.c.released_at.is_(None)))
+        .join(gpus, gpus.c.id == gpu_holds.c.gpu_id)
+        .where(gpus.c.org_id == ref.org_id, gpus.c.machine_id == ref.id, gpus.c.vendor == vendor, gpus.c.uuid == uuid)
     )
 
 

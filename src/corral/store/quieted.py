@@ -7,12 +7,16 @@ only so many entries a minute are written; one more says that others were left o
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, select
 
 from corral.domain.events import LEFT_OUT, LIMITED, TYPES, Class
+from corral.domain.machines import MachineRef
 from corral.store.tables.journal import journal
+
+if TYPE_CHECKING:
+    from corral.store.transaction import Tx
 
 A_MINUTE = 20
 """Entries that a machine itself causes and that are written in a minute."""
@@ -54,6 +58,13 @@ def _written(conn: Connection, now: datetime, key: Key) -> int:
         and (row.type in LIMITED or row.type == LEFT_OUT)
         for row in newest
     )
+
+
+def caused(tx: Tx, ref: MachineRef, type: str, within: timedelta) -> int:
+    """Return how many of its newest entries of a type a machine caused itself in the last `within`."""
+    newest = tx.conn.execute(_NEWEST.where(_J.machine_id == ref.id).order_by(_J.seq.desc()).limit(_LOOK_BACK))
+    since = tx.now - within
+    return sum(row.at > since and row.actor_kind == "machine" and row.type == type for row in newest)
 
 
 def _left_out(entry: dict[str, Any]) -> dict[str, Any]:

@@ -25,11 +25,15 @@ from corral.usecases.context import Context
 
 @dataclass(frozen=True)
 class ToClear:
-    """A GPU of a machine and its live latches; none: there is nothing to clear."""
+    """A GPU of a machine and its live latches; none: there is nothing to clear.
+
+    `judged`: up to which line of its kernel (boot, number) had been judged; -1 = none.
+    """
 
     machine: MachineRef
     gpu: Gpu
     latches: Sequence[Row]
+    judged: tuple[str, int] = ("", -1)
 
 
 @dataclass(frozen=True)
@@ -42,10 +46,21 @@ class Cleared:
 
 @dataclass(frozen=True)
 class Answered:
-    """What a machine acknowledged, in its session of this epoch."""
+    """What a machine acknowledged, in its session of this epoch, and what it had been asked."""
 
+    asked: ToClear
     said: Acknowledged
     epoch: int
+
+    @property
+    def upto(self) -> int:
+        """Up to this line of the answer's boot the machine had read when it answered.
+
+        That is what it says, or what had been judged before it was asked: an agent that has just restarted has not read
+        so far again, and one whose log cannot be read says -1.
+        """
+        boot, judged = self.asked.judged
+        return max(self.said.seq, judged) if boot == self.said.boot else self.said.seq
 
 
 def listed(ctx: Context, cluster: str, want: Wanted, after: str | None, limit: int) -> Sequence[Row]:
@@ -56,8 +71,8 @@ def listed(ctx: Context, cluster: str, want: Wanted, after: str | None, limit: i
 
 def to_clear(ctx: Context, cluster: str, node: str, uuid: str) -> ToClear:
     """Return what is latched of a GPU. Errors: `NOT_FOUND` (the GPU too), `NODE_NOT_FOUND`."""
-    ref = machine_rows.ref_of(machines.find(ctx, cluster, node))
-    return _at(ctx.tx, ref, uuid)
+    row = machines.find(ctx, cluster, node)
+    return replace(_at(ctx.tx, machine_rows.ref_of(row), uuid), judged=(row["kernel_boot"], int(row["kernel_seq"])))
 
 
 def clear(ctx: Context, cluster: str, node: str, uuid: str, answered: Answered) -> Cleared:
@@ -76,20 +91,29 @@ def clear(ctx: Context, cluster: str, node: str, uuid: str, answered: Answered) 
     found = _at(ctx.tx, ref, uuid)
     if not found.latches:
         return Cleared(found, ())
-    parts = gpu_evidence.Gpus.read(ctx.tx, ref).parts(found.gpu)
-    latched = rows.live(ctx.tx, ctx.scope, [gpu.uuid for gpu in parts])
-    old = [one for of_it in latched.values() for one in of_it if not _came_after(one, answered.said)]
-    was = [one for one in found.latches if not _came_after(one, answered.said)]
-    kept = [one for one in found.latches if one not in was]
+    was = [one for one in found.latches if not _came_after(one, answered)]
     if was:
-        _save_baselines(ctx, row, parts, answered.said)
-        rows.clear(ctx.tx, ctx.scope, [one["id"] for one in old], ctx.actor.name)
-        told = gpu_evidence.told_of(ref, found.gpu, [one["code"] for one in was])
-        ctx.record("cluster.node.gpu_fault_cleared", ref.subject, **told, before=[_as_it_was(one) for one in was])
-        if kept:
-            gpu_evidence.tell(ctx.tx, ref, found.gpu, kept)
+        parts = gpu_evidence.Gpus.read(ctx.tx, ref).parts(found.gpu)
+        _save_baselines(ctx, row, parts, answered)
+        _clear(ctx, ref, parts, answered)
         _judge_again(ctx.tx, row, parts, answered.said)
     return Cleared(replace(found, latches=was), _at(ctx.tx, ref, uuid).latches)
+
+
+def _clear(ctx: Context, ref: MachineRef, parts: Sequence[Gpu], answered: Answered) -> None:
+    """Clear what had not come after the answer, and tell of each part: of the one that was asked for as the act,
+    of the others beside it. What stays is told again, for what was told is over."""
+    latched = rows.live(ctx.tx, ctx.scope, [gpu.uuid for gpu in parts])
+    for gpu in parts:
+        of_it = latched.get((gpu.vendor, gpu.uuid), ())
+        was = [one for one in of_it if not _came_after(one, answered)]
+        if not was:
+            continue
+        rows.clear(ctx.tx, ctx.scope, [one["id"] for one in was], ctx.actor.name)
+        kind = "cluster.node.gpu_fault_cleared" if gpu == parts[0] else "cluster.node.gpu_part_cleared"
+        told = gpu_evidence.told_of(ref, gpu, [one["code"] for one in was])
+        ctx.record(kind, ref.subject, **told, before=[_as_it_was(one) for one in was])
+        gpu_evidence.tell(ctx.tx, ref, gpu, [one for one in of_it if one not in was])
 
 
 def _at(tx: Tx, ref: MachineRef, uuid: str) -> ToClear:
@@ -109,10 +133,11 @@ def _touch(ctx: Context, gpu: Gpu) -> None:
         fleet.touch(ctx.tx, ctx.scope, cluster_id, [row["id"] for row in listing if row["cluster_id"] == cluster_id])
 
 
-def _save_baselines(ctx: Context, row: Row, parts: Sequence[Gpu], said: Acknowledged) -> None:
+def _save_baselines(ctx: Context, row: Row, parts: Sequence[Gpu], answered: Answered) -> None:
     """Counters count from the answer. Of the kernel's lines only those that were judged are cleared: one that
     nobody has seen yet fences."""
-    seq = min(int(row["kernel_seq"]), said.seq) if row["kernel_boot"] == said.boot else -1
+    said = answered.said
+    seq = min(int(row["kernel_seq"]), answered.upto) if row["kernel_boot"] == said.boot else -1
     known = rows.baselines(ctx.tx, ctx.scope, [gpu.uuid for gpu in parts])
     after = {}
     for gpu in parts:
@@ -132,9 +157,9 @@ def _judge_again(tx: Tx, row: Row, parts: Sequence[Gpu], said: Acknowledged) -> 
         gpu_evidence.judge_health(gpus, [Health(parts[0].vendor, parts[0].uuid, said.counters)])
 
 
-def _came_after(latch: Row, said: Acknowledged) -> bool:
+def _came_after(latch: Row, answered: Answered) -> bool:
     """Whether the kernel said it again after the machine had answered: that is another fault."""
-    return bool(latch["kernel_boot"] == said.boot and latch["kernel_seq"] > said.seq)
+    return bool(latch["kernel_boot"] == answered.said.boot and latch["kernel_seq"] > answered.upto)
 
 
 def _as_it_was(latch: Row) -> dict[str, object]:

@@ -18,6 +18,8 @@ from corral.domain.events import Entry
 from corral.domain.faults import (
     MAX_EVIDENCE,
     MISSING,
+    TOLD_MOST,
+    TOLD_WITHIN,
     Baseline,
     Counters,
     Fault,
@@ -36,7 +38,8 @@ from corral.store import fleet
 from corral.store import inventory as gpu_rows
 from corral.store import machines as machine_rows
 from corral.store.faults import Identity
-from corral.store.transaction import Actor, Row, Scope, Tx
+from corral.store.quieted import caused
+from corral.store.transaction import Actor, Row, Scope, Tx, Wake
 from corral.usecases.context import new_id
 
 
@@ -77,14 +80,29 @@ class Gpus:
         latched[fault.code] = id = new_id(self.tx.now)
         rows.latch(self.tx, id, self.machine, _identity(gpu), fault)
         tell(self.tx, self.machine, gpu, [{"code": fault.code, "evidence": fault.evidence}])
+        self._tell_holders(gpu, fault)
+
+    def _tell_holders(self, gpu: Gpu, fault: Fault) -> None:
+        """Tell those whose work runs on it, in their workspace: it goes on, and they decide."""
+        for work in rows.held_by(self.tx, self.machine, _identity(gpu)):
+            subject = replace(self.machine.subject, workspace=work["workspace_id"], workload=work["id"])
+            told = told_of(self.machine, gpu, [fault.code])
+            data = {**told, "name": work["name"], "machine": self.machine.name}
+            self.tx.record(Entry("workload.gpu_fault", subject, data), itself(self.machine))
 
     @property
     def _scope(self) -> Scope:
         return Scope(self.machine.org_id)
 
     def _touch(self, gpu: Gpu) -> None:
-        """Other machines of the cluster may list it too: it was moved, or two claim one identity."""
+        """Other machines may list it too: it was moved, or two claim one identity.
+
+        Another cluster's tenancy cannot be locked now, out of order: what is remembered of it is thrown away after
+        the commit. Work placed there before that was placed before the fault was known.
+        """
         listing = rows.machines_with(self.tx, self._scope, _identity(gpu))
+        for cluster_id in {row["cluster_id"] for row in listing} - {self.machine.cluster_id}:
+            self.tx.wake(Wake.FENCED, cluster_id, self.machine.org_id)
         beside = [row["id"] for row in listing if row["cluster_id"] == self.machine.cluster_id]
         if not self.touched or beside != [self.machine.id]:
             fleet.touch(self.tx, self._scope, self.machine.cluster_id, {self.machine.id, *beside})
@@ -141,7 +159,9 @@ def judge(tx: Tx, machine: MachineRef, row: Row, report: Report) -> Judged:
     if inventory.facts.get("gpu_probe") == "ok":
         # Only a driver that works can miss a GPU: without one nothing is known of any of them.
         judge_missing(gpus)
-    judge_health(gpus, inventory.health)
+        judge_health(gpus, inventory.health)
+    else:
+        judge_health(gpus, [one for one in inventory.health if not one.counters.silent])
     return judged_lines
 
 
@@ -170,30 +190,61 @@ def judge_health(gpus: Gpus, health: Iterable[Health]) -> None:
         for fault in by_counters(told[identity], counters):
             for one in gpus.parts(here[identity]):
                 gpus.fault(one, fault)
-        after[identity] = replace(was or Baseline(Counters()), counters=judged(told[identity], counters))
+        if not told[identity].silent:
+            after[identity] = replace(was or Baseline(Counters()), counters=judged(told[identity], counters))
     changed = {identity: baseline for identity, baseline in after.items() if baseline != before.get(identity)}
     rows.save_baselines(gpus.tx, Scope(gpus.machine.org_id), before, changed)
 
 
 def _follow(tx: Tx, machine: MachineRef) -> None:
-    """A latch goes where its GPU goes; of one whose slot another GPU has taken people are told so, once."""
+    """A latch goes where its GPU goes. People are told of a faulty GPU that another has replaced, and of one that is
+    listed again or on another machine: then it is fenced there.
+
+    Of one machine only so often. Where its leaving is not told it is not kept either: it is as if it were there.
+    """
     kept = {_identity(row.kept.gpu): row.kept for row in gpu_rows.of_machine(tx, machine)}
-    came: list[str] = []
-    left: list[tuple[Gpu, list[Row]]] = []
+    moves = _Moves(tx, machine)
     for identity, latches in rows.live_on(tx, machine).items():
         gpu, gone = kept[identity].gpu, kept[identity].gone
-        if not gone and gpu.state is not GpuState.MISSING and any(row["machine_id"] != machine.id for row in latches):
-            came.append(gpu.uuid)
         if gone:
-            untold = [row for row in latches if row["machine_id"] == machine.id and row["replaced_at"] is None]
-            left += [(gpu, untold)] if untold else []
-    if came:
-        rows.moved(tx, machine, came)
-    for gpu, untold in left:
-        data = {**told_of(machine, gpu, [row["code"] for row in untold]), "replaced": True}
-        tx.record(Entry("cluster.node.gpu_fault_cleared", machine.subject, data), itself(machine))
-    if left:
-        rows.replaced(tx, Scope(machine.org_id), [row["id"] for _, untold in left for row in untold])
+            moves.left(gpu, [row for row in latches if row["machine_id"] == machine.id and row["replaced_at"] is None])
+        elif gpu.state is not GpuState.MISSING:
+            moves.came(gpu, [row for row in latches if row["machine_id"] != machine.id or row["replaced_at"]])
+
+
+@dataclass
+class _Moves:
+    """What is told of one machine's faulty GPUs that leave and come."""
+
+    tx: Tx
+    machine: MachineRef
+    _told: dict[str, int] = field(default_factory=dict)
+    """How many entries of a type there are of the last minutes."""
+
+    def left(self, gpu: Gpu, latches: Sequence[Row]) -> None:
+        kind = "cluster.node.gpu_fault_cleared"
+        if latches and self._may(kind):
+            self._tell(kind, gpu, latches, {"replaced": True})
+            rows.replaced(self.tx, Scope(self.machine.org_id), [row["id"] for row in latches])
+
+    def came(self, gpu: Gpu, latches: Sequence[Row]) -> None:
+        kind = "cluster.node.gpu_fault"
+        # What was over, people must hear of. What moves between machines that are there they know: so not endlessly.
+        over = any(row["left"] or row["replaced_at"] for row in latches)
+        if latches and (over or self._may(kind)):
+            self._tell(kind, gpu, latches, {"evidence": latches[0]["evidence"], "returned": True})
+        if latches:
+            rows.came(self.tx, self.machine, [row["id"] for row in latches])
+
+    def _may(self, kind: str) -> bool:
+        if kind not in self._told:
+            self._told[kind] = caused(self.tx, self.machine, kind, TOLD_WITHIN)
+        return self._told[kind] < TOLD_MOST
+
+    def _tell(self, kind: str, gpu: Gpu, latches: Sequence[Row], more: Mapping[str, Any]) -> None:
+        self._told[kind] = self._told.get(kind, 0) + 1
+        data = {**told_of(self.machine, gpu, [row["code"] for row in latches]), **more}
+        self.tx.record(Entry(kind, self.machine.subject, data), itself(self.machine))
 
 
 # --- the kernel's log

@@ -16,6 +16,7 @@ from typing import Any
 from corral.domain import alerts as rules
 from corral.domain import cloud_events, webhooks
 from corral.domain.alerts import Alert, Kind, Sign, Told
+from corral.domain.events import is_of
 from corral.domain.ids import uuid7
 from corral.store import alert_rules, deliveries, orgs, site
 from corral.store import alerts as rows
@@ -24,6 +25,8 @@ from corral.store.transaction import Row, Scope, Tx
 from corral.usecases.webhooks import disable_full
 
 DUE_AT_ONCE = 200
+_WHERE = ("cluster_id", "workspace_id", "machine_id", "data", "title")
+"""Columns of an alert that it has of the entry which began it last: a GPU, and its fault, may have moved."""
 Entry = Mapping[str, Any]
 """A journal entry or an alert, by the names of its columns."""
 
@@ -109,8 +112,7 @@ class _Teller:
 
     def _begins(self, scope: Scope, entry: Entry, sign: Sign, newest: Row | None) -> None:
         after, told = rules.began(_alert(newest) if newest is not None else None, sign.kind, entry["at"])
-        what = {name: entry[name] for name in ("cluster_id", "workspace_id", "machine_id", "data")}
-        what["title"] = rules.one_line(sign.title)
+        what = {**{name: entry[name] for name in _WHERE if name != "title"}, "title": rules.one_line(sign.title)}
         if after.count == 1:
             known = {"id": self._new_id(), "kind": sign.kind.value, "about": sign.about}
             rows.add(self._tx, scope, {**known, **what, **_values(after)})
@@ -121,7 +123,7 @@ class _Teller:
 
     def settle(self, row: Entry, after: Alert, told: Told | None, title: str) -> None:
         """Save an alert as it is now, and tell of it."""
-        values = {**_values(after), "title": row["title"], "data": row["data"]}
+        values = {**_values(after), **{name: row[name] for name in _WHERE}}
         rows.save(self._tx, Scope(row["org_id"]), row["id"], values)
         self._tell({**row, **values}, told, title)
 
@@ -206,8 +208,7 @@ def _told_of(entry: Entry, hooks: Sequence[Row]) -> list[Row]:
     return [
         hook
         for hook in hooks
-        if hook["created_at"] <= entry["at"]
-        and any(webhooks.matches(pattern, entry["type"]) for pattern in hook["types"])
+        if hook["created_at"] <= entry["at"] and any(is_of(entry["type"], pattern) for pattern in hook["types"])
     ]
 
 

@@ -17,6 +17,8 @@ from corral.protocol.messages import Condition, Gpu, GpuState, GpuTelemetry
 
 DEADLINE_S = 20.0
 """For one answer of a probe that is up."""
+SILENCE_STEP_S, SILENCE_LONGEST_S = 30.0, 120.0
+"""In such steps it is told for how long a GPU has not answered: each is another inventory."""
 PREFIX = {
     ProbeStatus.MISMATCH: "driver mismatch",
     ProbeStatus.FAILED: "failed",
@@ -34,7 +36,7 @@ class GpuReading:
     telemetry: tuple[GpuTelemetry, ...] = ()
     """Of the GPUs that answer."""
     health: tuple[GpuHealth, ...] = ()
-    """The same GPUs' counters."""
+    """The same GPUs' counters, and for how long others have not answered."""
     driver_version: str = ""
     cuda_version: str = ""
     status: str = "none"
@@ -59,6 +61,9 @@ class GpuProbe:
         self._supervisor = ProbeSupervisor(state_dir, argv, env, patience, clock)
         self._known = KnownGpus(state_dir / "known-gpus.json")
         self._versions = ("", "")
+        self._clock = clock
+        self._silent_since: dict[str, float] = {}
+        """By UUID."""
 
     @property
     def pid(self) -> int | None:
@@ -78,7 +83,7 @@ class GpuProbe:
         return GpuReading(
             gpus=gpus,
             telemetry=tuple(telemetry(devices[gpu.uuid]) for gpu in gpus if gpu.uuid in devices),
-            health=tuple(_health(gpus, devices)),
+            health=(*_health(gpus, devices), *self._silence(gpus, answer.devices)),
             driver_version=self._versions[0],
             cuda_version=self._versions[1],
             status="ok",
@@ -90,7 +95,20 @@ class GpuProbe:
         """Ask the probe process to end. One that is stuck in the driver is left alone."""
         self._supervisor.close()
 
+    def _silence(self, gpus: Sequence[Gpu], devices: Sequence[Device]) -> Iterator[GpuHealth]:
+        """Yield for how long GPUs have not answered while the driver did."""
+        silent = [gpu for gpu in gpus if gpu.state is GpuState.UNREADABLE]
+        now = self._clock()
+        self._silent_since = {gpu.uuid: self._silent_since.get(gpu.uuid, now) for gpu in silent}
+        lost = {name for device in devices if device.lost for name in (device.uuid, device.slot) if name}
+        for gpu in silent:
+            since = (now - self._silent_since[gpu.uuid]) // SILENCE_STEP_S * SILENCE_STEP_S
+            for_s, is_lost = int(min(since, SILENCE_LONGEST_S)), not lost.isdisjoint((gpu.uuid, gpu.slot))
+            if for_s or is_lost:
+                yield GpuHealth(gpu.uuid, gpu.vendor, unreadable_s=for_s, lost=is_lost)
+
     def _without_data(self, answer: Answer) -> GpuReading:
+        self._silent_since = {}  # it is not its GPUs that do not answer
         status, why = status_text(answer), why_unreadable(answer)
         return GpuReading(
             gpus=identity.unreadable(self._known.gpus, why),

@@ -9,8 +9,8 @@ from corral.protocol.gpu_faults import GpuHealth
 
 T = TypeVar("T")
 NOT_TOLD = -1
-RECOVERY_ACTION_FIELD = 230
-"""NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; older packages do not name it."""
+LINK_COUNT_FIELD, RECOVERY_ACTION_FIELD = 91, 230
+"""NVML_FI_DEV_NVLINK_LINK_COUNT and NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; older packages do not name the second."""
 
 
 class HealthReader:
@@ -29,7 +29,7 @@ class HealthReader:
             remap_failed=self._optional(lambda: bool(nvml.nvmlDeviceGetRemappedRows(handle)[3]), False),
             nvlinks=links,
             nvlinks_up=up,
-            recovery_action=self._recovery_action(handle),
+            recovery_action=self._field(handle, RECOVERY_ACTION_FIELD),
         )
 
     def _number(self, call: Callable[..., int], *given: Any) -> int:
@@ -51,18 +51,25 @@ class HealthReader:
         return sum(told) if told else self._number(nvml.nvmlDeviceGetTotalEccErrors, handle, uncorrected, counter)
 
     def _links(self, handle: Any) -> tuple[int, int]:
-        """Return how many NVLinks the GPU has, and how many of them are up."""
-        states = []
-        for link in range(self._nvml.NVML_NVLINK_MAX_LINKS):
-            state = self._number(self._nvml.nvmlDeviceGetNvLinkState, handle, link)
-            if state == NOT_TOLD:
-                break
-            states.append(state)
-        return len(states), sum(state == self._nvml.NVML_FEATURE_ENABLED for state in states)
+        """Return of how many NVLinks the GPU tells the state, and how many of them are up.
 
-    def _recovery_action(self, handle: Any) -> int:
+        A link that cannot be read says nothing of the others. Older drivers do not tell how many there are: then
+        the first that does not exist ends them.
+        """
+        nvml = self._nvml
+        told = self._field(handle, LINK_COUNT_FIELD)
+        states = []
+        for link in range(nvml.NVML_NVLINK_MAX_LINKS if told == NOT_TOLD else min(told, nvml.NVML_NVLINK_MAX_LINKS)):
+            try:
+                states.append(int(nvml.nvmlDeviceGetNvLinkState(handle, link)))
+            except nvml.NVMLError as error:
+                if error.value in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_INVALID_ARGUMENT):
+                    break
+        return len(states), sum(state == nvml.NVML_FEATURE_ENABLED for state in states)
+
+    def _field(self, handle: Any, field: int) -> int:
         def ask() -> int:
-            (field,) = self._nvml.nvmlDeviceGetFieldValues(handle, [RECOVERY_ACTION_FIELD])
-            return int(field.value.uiVal) if field.nvmlReturn == self._nvml.NVML_SUCCESS else NOT_TOLD
+            (told,) = self._nvml.nvmlDeviceGetFieldValues(handle, [field])
+            return int(told.value.uiVal) if told.nvmlReturn == self._nvml.NVML_SUCCESS else NOT_TOLD
 
         return self._optional(ask, NOT_TOLD)

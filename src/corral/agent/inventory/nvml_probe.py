@@ -117,7 +117,9 @@ class Session:
             self._identities[index] = identity = self._identity(index, handle)
             total, used, held = self._memory(handle)
         except (self._nvml.NVMLError, ValueError) as error:
-            return replace(self._identities.get(index, Device(index)), error=str(error) or type(error).__name__)
+            lost = getattr(error, "value", None) == self._nvml.NVML_ERROR_GPU_IS_LOST
+            known = self._identities.get(index, Device(index))
+            return replace(known, error=str(error) or type(error).__name__, lost=lost)
         return self._with_use(replace(identity, memory_mib=total, memory_used_mib=used, held_mib=held), handle)
 
     def _identity(self, index: int, handle: Any) -> Device:

@@ -48,6 +48,8 @@ class Device:
     minor: int = -1
     error: str = ""
     """Why it cannot be used ("" = it answers)."""
+    lost: bool = False
+    """Because the driver has lost it."""
     mig: bool = False
     processes: tuple[GpuProcess, ...] = ()
     processes_error: str = ""

@@ -13,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from corral.domain.faults import meaning
 from corral.server.agents import Hub
+from corral.server.bodies import DryRun
 from corral.server.door import AtDoor, Page, page_token
 from corral.server.places import Places
 from corral.store.faults import Shown, Wanted
@@ -100,7 +101,7 @@ async def clear_gpu_fault(
     gpu: str,
     door: AtDoor,
     request: Request,
-    dry_run: Annotated[bool, Query(description="Answer what would be cleared; change nothing.")] = False,
+    dry_run: DryRun = False,
 ) -> FaultsCleared:
     """Clear the faults of a GPU (its UUID): it may be assigned again. A fault that is still there fences it anew.
 
@@ -122,7 +123,7 @@ async def clear_gpu_fault(
     clearing: Places = request.app.state.clearing
     with clearing.held(door.asker):
         # Nothing is held open meanwhile: no thread, no transaction.
-        answered = await hub.clear_fault(asked.machine.id, asked.gpu.vendor, asked.gpu.uuid)
+        answered = await hub.clear_fault(asked)
     done = await run_in_threadpool(clear)
     return _cleared(done.what, done.still, dry_run=False)
 

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -18,18 +20,22 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from corral.controllers.deliveries import Job
 from corral.domain.errors import Refusal
-from corral.domain.targets import NOT_REACHED
+from corral.domain.targets import NOT_REACHED, Url
 from corral.domain.webhooks import Outcome
 from corral.server import messages as messages_module
-from corral.server.messages import NOT_TAKEN, Messages, joined
-from corral.server.outbound import Outbound
+from corral.server.lookups import Lookups, Room
+from corral.server.messages import CHECKS_AT_ONCE, NOT_TAKEN, Messages, joined
+from corral.server.outbound import OF_DELIVERIES, Asker, Outbound
 from corral.server.sealing import SiteKey
 from corral.usecases.deliveries import Due
 from corral.usecases.sealing import CANNOT_BE_OPENED
+from tests.live_server import eventually
 from tests.receivers import Answer, Receiver, http_receiver, mail_server, stuck_receiver
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 LOOPBACK = (ip_network("127.0.0.0/8"),)
+SOMEBODY = Asker("acme", "user-1", ())
+SLACK = "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/"
 NOWHERE = Outcome(None, error=NOT_REACHED)
 AT_MOST_S = 15.0
 """Sooner than whatever else would end what a test is about; never how long it takes."""
@@ -129,7 +135,7 @@ def test_a_name_that_leads_inside_only_when_it_is_sent_again_is_not_connected_to
 ) -> None:
     answers = iter([["8.8.8.8"], ["127.0.0.1"]])
     outbound = Outbound(key, Messages(), resolver=lambda host, port: next(answers))
-    outbound.check("hooks.example.com", receiver.port, "https", ())
+    outbound.check(SOMEBODY, Url("https", "hooks.example.com", receiver.port, "/"))
     one = Job([due(key, f"https://hooks.example.com:{receiver.port}/")], ())
     assert asyncio.run(outbound.send(one)) == NOWHERE
     assert not receiver.received
@@ -195,23 +201,99 @@ def test_a_body_that_never_ends_changes_nothing(key: SiteKey, monkeypatch: pytes
         assert send(key, f"http://127.0.0.1:{port}/") == Outcome(200)
 
 
-def test_a_name_server_that_does_not_answer_is_left_in_time(key: SiteKey, monkeypatch: pytest.MonkeyPatch) -> None:
+class Silent:
+    """A resolver whose name server answers for some names only when a test is over."""
 
-    monkeypatch.setattr("corral.server.outbound.RESOLVE_S", 0.1)
-    asked = threading.Event()
+    def __init__(self, *prefixes: str) -> None:
+        self.ended = threading.Event()
+        self.running: list[str] = []
+        self._prefixes = prefixes
 
-    def slow(host: str, port: int) -> Sequence[str]:
-        asked.wait(20)
-        return ["127.0.0.1"]
+    def __call__(self, host: str, port: int) -> Sequence[str]:
+        if host.startswith(self._prefixes):
+            self.running.append(host)
+            self.ended.wait(AT_MOST_S * 2)
+        return ["8.8.8.8"]
 
-    outbound = Outbound(key, Messages(), resolver=slow)
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Silent]:
+    monkeypatch.setattr("corral.server.lookups.WITHIN_S", 0.1)
+    made = Silent("slow")
+    yield made
+    made.ended.set()
+
+
+def test_a_name_server_that_does_not_answer_is_left_in_time(key: SiteKey, silent: Silent) -> None:
+    outbound = Outbound(key, Messages(), resolver=silent)
     try:
         with pytest.raises(Refusal):
-            outbound.check("slow.example.com", 443, "https", ())
+            outbound.check(SOMEBODY, Url("https", "slow.example.com", 443, "/"))
         assert asyncio.run(outbound.send(Job([due(key, "https://slow.example.com/")], ()))) == NOWHERE
     finally:
-        asked.set()
         asyncio.run(outbound.aclose())
+
+
+def test_look_ups_that_hang_for_one_person_or_organisation_refuse_nobody_else(key: SiteKey, silent: Silent) -> None:
+    """Whoever asked gave up, and the thread is still busy: it counts until it ends."""
+    outbound = Outbound(key, Messages(), resolver=silent)
+
+    def ask(org: str, user: str, host: str) -> str:
+        try:
+            outbound.check(Asker(org, user, ()), Url("https", host, 443, "/"))
+        except Refusal as refusal:
+            return refusal.code
+        return "found"
+
+    asked = [ask("acme", f"user-{number % 3}", f"slow-{number}.example.com") for number in range(10)]
+    assert asked == ["INVALID_URL"] * 4 + ["RATE_LIMITED"] * 6 and len(silent.running) == 4
+    assert ask("acme", "user-9", "fast.example.com") == "RATE_LIMITED"
+    assert ask("rival", "user-7", "fast.example.com") == "found"
+    for number in range(3):
+        ask("rival", "user-7", f"slow-{number + 20}.example.com")
+    assert len(silent.running) == 6, "a person has two at once"
+    silent.ended.set()
+    eventually(lambda: ask("acme", "user-9", "fast.example.com") == "found")
+    asyncio.run(outbound.aclose())
+
+
+def test_people_do_not_wait_for_deliveries_nor_deliveries_for_people(key: SiteKey, silent: Silent) -> None:
+    outbound = Outbound(key, Messages(), resolver=silent)
+
+    async def deliver(org: str, count: int) -> None:
+        urls = [f"https://slow-{org}-{number}.example.com/" for number in range(count)]
+        jobs = [Job([replace(due(key, url), org_id=org)], ()) for url in urls]
+        assert set(await asyncio.gather(*(outbound.send(job) for job in jobs))) == {NOWHERE}
+
+    async def run() -> None:
+        for number in range(15):
+            await deliver(f"org-{number}", 8)
+        outbound.check(SOMEBODY, Url("https", "fast.example.com", 443, "/"))
+
+    asyncio.run(run())
+    assert len(silent.running) == OF_DELIVERIES.most
+    asyncio.run(outbound.aclose())
+
+
+def test_a_name_that_kept_silent_is_looked_up_among_its_like_until_it_answers(key: SiteKey, silent: Silent) -> None:
+    asked = Lookups(silent, Room(2, (2,)), Room(1, (1,)))
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            asked.wait(("acme",), "slow.example.com", 443)
+    with pytest.raises(Refusal):  # the one place there is for such names
+        asked.wait(("rival",), "slow.example.com", 443)
+    assert asked.wait(("acme",), "fast.example.com", 443) == ["8.8.8.8"]
+    silent.ended.set()
+
+    def answered() -> bool:
+        try:
+            return asked.wait(("acme",), "slow.example.com", 443) == ["8.8.8.8"]
+        except Refusal:  # the one before has not ended yet
+            return False
+
+    eventually(answered)
+    assert not asked._names
+    asked.close()
 
 
 def test_nobody_listens_there_is_told_like_everything_else(key: SiteKey) -> None:
@@ -234,7 +316,7 @@ def test_names_that_cannot_be_looked_up_are_refused_and_break_nothing(key: SiteK
         "[::1]",
     ):
         with pytest.raises(Refusal) as refusal:
-            outbound.check(host, 443, "https", ())
+            outbound.check(SOMEBODY, Url("https", host, 443, "/"))
         assert refusal.value.code == "INVALID_URL"
     asyncio.run(outbound.aclose())
 
@@ -315,8 +397,44 @@ def test_the_process_that_tells_gets_nothing_of_the_sites_environment(monkeypatc
 
 
 def test_an_address_that_the_library_cannot_read_is_noticed() -> None:
-    assert Messages().can_be_read("slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/")
-    assert not Messages().can_be_read("slack://")
+    assert Messages().can_be_read("acme", SLACK)
+    assert not Messages().can_be_read("acme", "slack://")
+
+
+def test_few_addresses_are_checked_at_once_and_no_thread_waits_long_for_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(messages_module, "CHECK_WAIT_S", 0.1)
+    ended, running = threading.Event(), []
+
+    class Held(Messages):
+        def _run(self, *given: Any) -> bool | None:
+            running.append(given)
+            ended.wait(AT_MOST_S * 2)
+            return True
+
+    messages = Held()
+
+    def ask(org: str) -> str:
+        try:
+            return str(messages.can_be_read(org, SLACK))
+        except Refusal as refusal:
+            return refusal.code
+
+    with ThreadPoolExecutor(8) as pool:
+        first = [pool.submit(ask, org) for org in ("acme", "rival")]
+        eventually(lambda: len(running) == CHECKS_AT_ONCE)
+        assert [pool.submit(ask, org).result(AT_MOST_S) for org in ("acme", "third", "fourth")] == ["RATE_LIMITED"] * 3
+        ended.set()
+        assert [one.result(AT_MOST_S) for one in first] == ["True", "True"]
+        assert ask("third") == "True"
+
+
+def test_a_check_that_takes_too_long_says_nothing_of_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages_module, "CHECK_WITHIN_S", 0.0)
+    with pytest.raises(Refusal) as refusal:
+        Messages().can_be_read("acme", SLACK)
+    assert refusal.value.code == "RATE_LIMITED"
 
 
 def test_several_messages_make_one_that_names_them() -> None:

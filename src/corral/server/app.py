@@ -51,9 +51,6 @@ EXPORTS_OF_A_USER = 2
 """At once: each may read the whole journal of an organisation."""
 USAGE_OF_A_USER = 2
 """At once: each sums up all that lived in its period."""
-
-LOOK_UPS_OF_A_USER = 2
-"""At once: each waits for a name server of somebody's choice."""
 CLEARINGS_OF_A_USER = 16
 """At once: each waits for a machine."""
 
@@ -97,7 +94,6 @@ def create_app(
     app.state.exporting = Places(EXPORTS_OF_A_USER, "exports")
     app.state.metering = Places(USAGE_OF_A_USER, "questions about usage")
     app.state.clearing = Places(CLEARINGS_OF_A_USER, "GPU faults that are being cleared")
-    app.state.looking_up = Places(LOOK_UPS_OF_A_USER, "addresses that are being looked up")
     app.state.seal = SiteKey(config.state_dir)
     app.state.outbound = Outbound(app.state.seal, Messages())
     app.state.on_lease_lost = stop_process

@@ -16,7 +16,7 @@ from corral.server.bodies import Body
 from corral.server.door import AtDoor, Door, Page, page_token
 from corral.server.outbound import Outbound
 from corral.server.routes.join_tokens import public_url
-from corral.server.routes.webhooks import SentTest, look_up_host
+from corral.server.routes.webhooks import SentTest, asker_at
 from corral.store.transaction import Row
 from corral.usecases import alert_rules as use
 from corral.usecases.alert_rules import Asked, Told
@@ -122,14 +122,13 @@ def _told(webhook: str | None, target: str | None, door: Door, request: Request)
 
 
 def _looked_up(text: str, door: Door, request: Request) -> Target:
-    """Check an address, for somebody who may ask. Errors: those of the door, then `INVALID_URL`."""
-    user = door.user_id()  # first: nothing is looked up or started for whoever may not ask
+    """Check an address. Errors: those of the door, then `INVALID_URL`, `RATE_LIMITED`."""
+    asker = asker_at(door)
     target = alert_targets.target(text)
-    for host in target.hosts:
-        look_up_host(door, request, user, Url("https", host, 443, "/"))
     outbound: Outbound = request.app.state.outbound
-    with request.app.state.looking_up.held(user):
-        readable = outbound.messages.can_be_read(text)
+    for host in target.hosts:
+        outbound.check(asker, Url("https", host, 443, "/"))
+    readable = outbound.messages.can_be_read(asker.org_id, text)
     if not readable:
         what = alert_targets.SERVICES[target.service]
         raise Refusal("INVALID_URL", f"The target is no address of {what} as apprise writes it.", field="target")

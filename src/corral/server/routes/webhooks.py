@@ -10,10 +10,9 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from corral.domain import targets
-from corral.domain.targets import Url
 from corral.server.bodies import Body
 from corral.server.door import AtDoor, Door, Page, page_token
-from corral.server.outbound import Outbound
+from corral.server.outbound import Asker, Outbound
 from corral.server.routes.join_tokens import public_url
 from corral.store.transaction import Row
 from corral.usecases import webhooks as use
@@ -147,18 +146,19 @@ def list_deliveries(org: str, id: str, page: Page, door: AtDoor) -> DeliveryList
 
 
 def look_up(door: Door, request: Request, url: str) -> None:
-    """Check a URL and where it leads, for somebody who may ask. Errors: those of the door, then `INVALID_URL`."""
-    user = door.user_id()  # first: whoever may not ask learns nothing of the body
-    look_up_host(door, request, user, targets.url(url))
-
-
-def look_up_host(door: Door, request: Request, user: str, to: Url) -> None:
-    """Check where a host leads, in no transaction: a name server may take its time. Errors: `INVALID_URL`."""
-    with door.read() as ctx:
-        opened = use.opened(ctx)
+    """Check a URL and where it leads. Errors: those of the door, then `INVALID_URL`, `RATE_LIMITED`."""
+    asker = asker_at(door)
     outbound: Outbound = request.app.state.outbound
-    with request.app.state.looking_up.held(user):
-        outbound.check(to.host, to.port, to.scheme, opened)
+    outbound.check(asker, targets.url(url))
+
+
+def asker_at(door: Door) -> Asker:
+    """Return who may ask; first of all: whoever may not learns nothing of the body, and nothing is looked up for them.
+
+    What follows is in no transaction: a name server may take its time.
+    """
+    with door.read() as ctx:
+        return Asker(ctx.org.id, ctx.user.id, use.opened(ctx))
 
 
 def _made(made: use.Made, seal: Seal) -> WebhookWithSecret:

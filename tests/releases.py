@@ -27,6 +27,10 @@ HANGS_IN_TEST = {"corral/agent/release.py": ("    import corral.agent\n", "    i
 
 NEVER_CONNECTS = {"corral/agent/link.py": ("/api/v1/agent/session", "/api/v1/agent/nothing")}
 """Works, but can never open a session: to it, it looks as an outage of the network does."""
+TOO_OLD = {"corral/protocol/messages.py": ("PROTOCOL_VERSION = 1", "PROTOCOL_VERSION = 0")}
+"""The site refuses its hello."""
+WRONG_KEY = {"corral/agent/link.py": ("Bearer {self._key}", "Bearer {self._key[::-1]}")}
+"""The site does not know who it is."""
 HELD_S = 30.0
 
 Changes = Mapping[str, tuple[str, str]]

@@ -213,8 +213,13 @@ def knocks(once: str, soon: str) -> releases.Changes:
 OPEN_SOON, SHUT_SOON = knocks("180.0, 180.0", "1.0, 180.0"), knocks("180.0, 180.0", "180.0, 1.0")
 
 
-def test_a_release_that_can_open_no_session_leaves_the_old_one_where_the_site_takes_sessions(ground: Grounds) -> None:
-    g = ground(releases.NEVER_CONNECTS, OPEN_SOON)
+@pytest.mark.parametrize(
+    "changes", [releases.NEVER_CONNECTS, releases.TOO_OLD, releases.WRONG_KEY], ids=["no session", "refused", "key"]
+)
+def test_a_release_that_can_open_no_session_leaves_the_old_one_where_the_site_takes_sessions(
+    ground: Grounds, changes: releases.Changes
+) -> None:
+    g = ground(changes, OPEN_SOON)
     g.update()
     told = "the site acknowledged nothing of the new release for 1 s, while it took sessions of this machine"
     eventually(lambda: told in g.failed())

@@ -31,7 +31,7 @@ def test_stopping_never_signals_a_process_of_the_host(
     driver, want = new_box().driver(), podman.desired()
     podman.start(driver, want)
     reused = _WithNumber(stranger.pid)
-    monkeypatch.setattr(driver, "_cgroups", reused)
+    monkeypatch.setattr(driver._containers, "_cgroups", reused)
     driver.stop(want.id, 0)
     assert reused.asked
     assert stranger.poll() is None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from corral.domain import alerts, cloud_events, webhooks
+from corral.domain import alerts, webhooks
 from corral.domain.alert_targets import Target
 from corral.domain.errors import Refusal, not_found
 from corral.domain.events import Subject
@@ -16,10 +15,9 @@ from corral.store import alert_rules as rows
 from corral.store import deliveries
 from corral.store import webhooks as webhook_rows
 from corral.store.transaction import Row
-from corral.usecases import clusters, orgs
-from corral.usecases.context import Context, new_id
+from corral.usecases import clusters, orgs, trials
+from corral.usecases.context import Context
 from corral.usecases.sealing import Seal
-from corral.usecases.webhooks import check_no_test_waits
 
 
 @dataclass(frozen=True)
@@ -102,22 +100,12 @@ def test(ctx: Context, id: str, site_url: str) -> str:
     row = _locked(ctx, id)
     if row["webhook_id"] is not None:
         _check_enabled(ctx, row["webhook_id"])
-    target = row["webhook_id"] or id
-    check_no_test_waits(ctx.tx, target)
-    delivery, title = new_id(ctx.now), f"A test of alert rule {row['name']}"
-    message = {"title": title, "text": f"Organisation {ctx.org.slug} at {site_url}. Alerts come like this."}
-    own = {"webhook_id": row["webhook_id"], "rule_id": None if row["webhook_id"] else id}
-    body = json.dumps(_test_event(ctx, row, delivery, site_url) if row["webhook_id"] else message, ensure_ascii=False)
-    what = {"id": delivery, "org_id": ctx.org.id, "target_id": target, "type": "test", "body": body}
-    deliveries.add(ctx.tx, [{**what, **own, "alert_id": None, "event_seq": None}])
+        delivery = trials.put_event(ctx, row["webhook_id"], f"alert-rule/{id}", {"rule": row["name"]}, site_url)
+    else:
+        text = f"Organisation {ctx.org.slug} at {site_url}. Alerts come like this."
+        delivery = trials.put_message(ctx, id, f"A test of alert rule {row['name']}", text)
     _record(ctx, "tested", row)
     return delivery
-
-
-def _test_event(ctx: Context, row: Row, delivery: str, site_url: str) -> dict[str, Any]:
-    source = cloud_events.source(site_url, ctx.org.slug)
-    attributes = {"id": delivery, "source": source, "type": f"{cloud_events.PREFIX}test"}
-    return cloud_events.envelope(attributes, ctx.now, f"alert-rule/{row['id']}", {"rule": row["name"]})
 
 
 def _check_enabled(ctx: Context, webhook_id: str) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from corral.domain import cloud_events, targets
+from corral.domain import targets
 from corral.domain import webhooks as rules
 from corral.domain.errors import Refusal, not_found
 from corral.domain.events import Entry, Subject
@@ -18,8 +17,8 @@ from corral.domain.targets import Network
 from corral.store import deliveries, site
 from corral.store import webhooks as rows
 from corral.store.transaction import SITE, Row, Scope, Tx
-from corral.usecases import orgs
-from corral.usecases.context import Context, new_id
+from corral.usecases import orgs, trials
+from corral.usecases.context import Context
 from corral.usecases.sealing import Seal
 
 SECRET_PREFIX = "whsec_"  # noqa: S105  # of every such secret
@@ -138,23 +137,10 @@ def test(ctx: Context, id: str, site_url: str) -> str:
     row = _locked(ctx, id)
     if not row["enabled"]:
         raise Refusal("CONFLICT", "This webhook is disabled. Enable it first.")
-    check_no_test_waits(ctx.tx, id)
-    delivery = new_id(ctx.now)
-    source = cloud_events.source(site_url, ctx.org.slug)
-    attributes = {"id": delivery, "source": source, "type": f"{cloud_events.PREFIX}test"}
     data = {"webhook": row["name"], "message": "A test: what this webhook is told of comes like this."}
-    body = json.dumps(cloud_events.envelope(attributes, ctx.now, f"webhook/{id}", data), ensure_ascii=False)
-    nothing = {"rule_id": None, "alert_id": None, "event_seq": None}
-    what = {"id": delivery, "org_id": ctx.org.id, "webhook_id": id, "target_id": id, "type": "test", "body": body}
-    deliveries.add(ctx.tx, [{**what, **nothing}])
+    delivery = trials.put_event(ctx, id, f"webhook/{id}", data, site_url)
     _record(ctx, "tested", row)
     return delivery
-
-
-def check_no_test_waits(tx: Tx, target_id: str) -> None:
-    """Refuse a test while one is on its way. Errors: `RATE_LIMITED`."""
-    if deliveries.test_waits(tx, target_id):
-        raise Refusal("RATE_LIMITED", "A test is still on its way there. Look how it goes first.", retry_after_s=5)
 
 
 def delivered(ctx: Context, id: str, before: str | None, limit: int) -> Sequence[Row]:

@@ -65,7 +65,7 @@ def test_a_reservation_is_answered_in_utc(world: World) -> None:
         ({"nodes": "m"}, 400, "INVALID_REQUEST"),
         ({"nodes": ["m"], "labels": {}}, 400, "INVALID_REQUEST"),
         ({"nodes": ["m"], "reason": "a\u202eb"}, 400, "INVALID_REQUEST"),
-        ({"pool": {"pool": 7}}, 400, "INVALID_LABEL"),
+        ({"pool": {"pool": 7}}, 400, "INVALID_REQUEST"),
     ],
 )
 def test_what_is_no_reservation_has_its_status_and_code(
@@ -188,7 +188,12 @@ def test_a_machine_says_for_whom_it_is_reserved_and_until_when(world: World, clo
         return offered["status"], offered["reserved"], listed["closed"], listed["reserved"]
 
     said = "reserved for private from 2026-03-01 13:00 to 2026-03-01 16:00 UTC: course"
-    assert seen() == ("available", f"{said}; until then only work whose time limit ends before that", "", "")
+    assert seen() == (
+        "available",
+        f"{said}; until then only work whose time limit, with 10 s to stop, ends before that",
+        "",
+        "",
+    )
     shown = world.client("admin").get(f"{nodes}/m").json()
     assert [(one["whom"], one["start"], one["reason"]) for one in shown["reservations"]] == [
         ("private", "2026-03-01T13:00:00Z", "course")

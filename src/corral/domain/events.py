@@ -29,7 +29,7 @@ TYPES: Mapping[str, tuple[Class, str]] = {
     "site.changed": (Class.AUDIT, "A setting of the site was changed."),
     "site.restored": (Class.AUDIT, "A back-up was restored: new incarnation, sessions and tokens revoked."),
     "site.suspected": (
-        Class.EVENT,
+        Class.BOTH,
         "Most machines fell silent together: the site suspects itself and marks none Down.",
     ),
     "org.created": (Class.AUDIT, "An organisation was made."),

@@ -74,7 +74,8 @@ def check_changes(recent: Sequence[datetime], now: datetime) -> None:
     if free_at > now:
         raise Refusal(
             "RATE_LIMITED",
-            f"The prices were changed {CHANGES_MAX} times within a day. Change them again at {free_at:%H:%M} UTC.",
+            f"The prices were changed {CHANGES_MAX} times within a day. "
+            f"Change them again from {free_at:%Y-%m-%d %H:%M} UTC on.",
             retry_after_s=max(1, -((now - free_at) // timedelta(seconds=1))),
         )
 

@@ -17,6 +17,7 @@ from enum import Enum
 from corral.domain.errors import Refusal
 from corral.domain.ids import HIDDEN, shown
 from corral.domain.labels import checked_value
+from corral.domain.workloads import STOP_GRACE
 
 MAX_NODES = 250
 MAX_WORKSPACES = 100
@@ -82,7 +83,10 @@ def refusal(window: Window, workspace: str, now: datetime, sure_end: datetime | 
         return in_words(window, now)
     if sure_end is not None and sure_end <= window.start:
         return ""
-    return f"{in_words(window, now)}; until then only work whose time limit ends before that"
+    return (
+        f"{in_words(window, now)}; until then only work whose time limit, with {STOP_GRACE.seconds} s to stop, "
+        "ends before that"
+    )
 
 
 def refused_by(windows: Iterable[Window], workspace: str, now: datetime, sure_end: datetime | None) -> str:
@@ -183,6 +187,8 @@ def _pool(selector: Mapping[str, object] | None) -> str | None:
             f"A reservation goes by the label 'pool' only, not by {shown(others[0])}" if others else "No pool is named"
         )
         raise _invalid(f'{text}: write {{"pool": NAME}}.', "pool")
+    if not isinstance(selector["pool"], str):
+        raise Refusal("INVALID_REQUEST", 'pool: its name is a text: write {"pool": NAME}.', field="pool.pool")
     pool = checked_value("pool", selector["pool"])
     if not pool:
         raise _invalid("The pool has no name. Name one, or leave 'pool' out.", "pool")

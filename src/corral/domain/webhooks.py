@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from corral.domain.errors import Refusal
-from corral.domain.events import TYPES, Class
-from corral.domain.ids import shown
+from corral.domain.events import TYPES, Class, check_types
 
 WEBHOOKS_MAX = 20
 RULES_MAX = 50
@@ -35,18 +34,8 @@ def types(asked: Sequence[str]) -> tuple[str, ...]:
     if len(asked) > TYPES_MAX:
         raise Refusal("INVALID_REQUEST", f"types: name at most {TYPES_MAX}.", field="types")
     known = [name for name, (kind, _) in TYPES.items() if kind is not Class.AUDIT]
-    for pattern in asked:
-        if not any(matches(pattern, name) for name in known):
-            raise Refusal(
-                "INVALID_REQUEST",
-                f"types: no event is called {shown(pattern)}. Use a type of event, or the beginning of some with '.*'.",
-                field="types",
-            )
+    check_types(asked, known, "types")
     return tuple(dict.fromkeys(asked))
-
-
-def matches(pattern: str, type: str) -> bool:
-    return type.startswith(pattern[:-1]) if pattern.endswith(".*") else pattern == type
 
 
 @dataclass(frozen=True)

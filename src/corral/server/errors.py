@@ -58,6 +58,8 @@ STATUS: Mapping[str, int] = {
 BODY_NOT_PARSED = "There was an error parsing the body"
 """What the framework says where the parser gave up on a body without telling at which character."""
 
+NO_OFFSET = "a time needs its offset from UTC: write 2026-11-30T15:33:00Z, or 2026-11-30T16:33:00+01:00."
+
 
 def status_of(code: str) -> int:
     return STATUS.get(code, 400)
@@ -120,7 +122,8 @@ def _invalid_request(error: RequestValidationError) -> Refusal:
         return _no_json(f"{first['ctx']['error']}, at character {first['loc'][-1]}")
     path = [str(part) for part in first["loc"] if part not in ("body", "query", "path", "header")]
     field = ".".join(path) or "body"
-    return Refusal("INVALID_REQUEST", f"{field}: {first['msg']}. Correct it and send the request again.", field=field)
+    what = NO_OFFSET if first["type"] == "timezone_aware" else f"{first['msg']}. Correct it and send the request again."
+    return Refusal("INVALID_REQUEST", f"{field}: {what}", field=field)
 
 
 def _no_json(why: str) -> Refusal:

@@ -251,7 +251,7 @@ def _conflict(conflicts: Sequence[Conflict]) -> Refusal:
                 "end": rules.utc(one.end),
                 "workspaces": list(one.workspaces),
                 "reason": one.reason,
-                "pool": one.pool,
+                "pool": {"pool": one.pool} if one.pool else None,
                 "machines": list(one.machines),
             }
             for one in conflicts

@@ -10,7 +10,7 @@ from datetime import datetime
 from corral.domain import clusters, secrets, targets, users
 from corral.domain import orgs as org_rules
 from corral.domain.errors import Refusal, not_found
-from corral.domain.events import Entry, Subject
+from corral.domain.events import TYPES, Entry, Subject, check_types
 from corral.domain.machines import Quarantine
 from corral.store import join_tokens, journal, links, sessions
 from corral.store import site as rows
@@ -109,6 +109,7 @@ def change(
 
 def audit(ctx: Context, want: Filter, before: int | None, limit: int) -> Sequence[Row]:
     """Return the site's own audit entries that match, newest first, below sequence `before`."""
+    check_types(want.types, TYPES, "type")
     return journal.newest_first(ctx.tx, None, replace(want, view="audit"), before=before, limit=limit)
 
 

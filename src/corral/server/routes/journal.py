@@ -172,8 +172,9 @@ class _Follow:
         self.live, self.user_id = live, ears.user_id
 
     async def run(self, listener: Listener, seq: int, reset: bool) -> AsyncIterator[bytes]:
-        first = "event: reset" if reset else ": begin"
-        yield f"retry: 2000\nid: {self.live.incarnation}.{seq}\n{first}\ndata: {{}}\n\n".encode()
+        # Without data no event is dispatched, but the id is kept: who comes back begins there.
+        first = "event: reset\ndata: {}" if reset else ": begin"
+        yield f"retry: 2000\nid: {self.live.incarnation}.{seq}\n{first}\n\n".encode()
         beat_at = monotonic() + HEARTBEAT_S
         while not self.live.stopping:
             woken = await self.live.changed(seq, max(0.0, beat_at - monotonic()))

@@ -69,6 +69,8 @@ def test_the_tree_holds_each_machine_of_the_pools_once_whatever_the_page(placed:
 
 @pytest.mark.parametrize("size", [1, 3, 4, 100])
 def test_the_map_holds_each_gpu_of_the_pools_once_whatever_the_page(placed: World, size: int) -> None:
+    for name in ("0", "a0", "a1", "a2", "a3", "a4"):
+        placed.add_machine(name, gpu_count=0, pool="x")
     items = [item for page in pages(placed, "gpus", size) for item in page["items"]]
     assert [item["machine"] for item in items] == ["a", "a", "b", "b", "c", "c"]
     assert len({item["uuid"] for item in items}) == 6

@@ -7,13 +7,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select, update
+from sqlalchemy import event, insert, select, update
 
 from corral.domain.errors import Refusal
-from corral.domain.inventory import Condition, Gpu, GpuState, Inventory
+from corral.domain.inventory import Condition, Gpu, GpuCounts, GpuState, Inventory
 from corral.domain.machines import MachineRef, MachineState
+from corral.store import fleet, journal
 from corral.store import inventory as gpu_rows
-from corral.store import journal
 from corral.store import machines as machine_rows
 from corral.store.machines import Wanted
 from corral.store.tables.access import access, access_pools
@@ -21,10 +21,13 @@ from corral.store.tables.clusters import tenancies
 from corral.store.tables.machines import gpus, machines
 from corral.store.tables.orgs import orgs
 from corral.store.tables.site import sites
+from corral.store.tables.workloads import allocations, gpu_holds
 from corral.store.transaction import Scope
 from corral.usecases import machines as use
-from corral.usecases import removal
+from corral.usecases import removal, topology
 from tests.world import World
+
+FIRST = "00000000-0000-7000-8000-000000000000"
 
 
 def ref(world: World, name: str, org: str = "acme") -> MachineRef:
@@ -299,6 +302,38 @@ def test_a_workspace_sees_available_and_total_and_why_nothing_can_be_created(wor
         "full": (0, 2, "Sold Out"),
         "gone": (2, 2, "down"),
     }
+
+
+def test_what_was_released_and_still_runs_holds_its_gpus_wherever_they_are_shown(world_on_both: World) -> None:
+    """Placement gives nobody a GPU that its machine still uses: nobody is told that it is free."""
+    world_on_both.add_machine("m", gpu_count=2)
+    world_on_both.add_workload("ended", "m", gpu_count=1)
+    with world_on_both.db.write() as tx:
+        fleet.touch(tx, Scope(world_on_both.ids.orgs["acme"]), world_on_both.ids.clusters["default"])
+        tx.run(update(gpu_holds).values(released_at=tx.now))
+        tx.run(update(allocations).values(released_at=tx.now, lingers_since=tx.now))
+
+    def shown() -> tuple[object, ...]:
+        with world_on_both.act("admin", "acme", "research") as ctx:
+            details = use.one(ctx, "default", "m")
+            holders = [gpu["workload"] for gpu in details.gpus]
+            uses = [one.gpu.use.value for one in topology.gpus(ctx, None, 9)]
+            free = fleet.changed_since(ctx.tx, ctx.scope, world_on_both.ids.clusters["default"], -1).machines[0].gpus
+        return details.machine.gpus.counts, holders, uses, len(free), offered(world_on_both)["m"][:2]
+
+    assert shown() == (GpuCounts(2, 2, 1, 1), ["ended", None], ["allocated", "free"], 1, (1, 2))
+    with world_on_both.db.write() as tx:  # and was given away once more, before its machine said so
+        again = tx.one(select(allocations))
+        hold = tx.one(select(gpu_holds))
+        assert again is not None and hold is not None
+        live = {"id": FIRST, "lingers_since": None, "released_at": None}
+        tx.run(insert(allocations).values({**again, **live}))
+        tx.run(insert(gpu_holds).values({**hold, "allocation_id": FIRST, "released_at": None}))
+    assert shown() == (GpuCounts(2, 2, 1, 1), ["ended", None], ["allocated", "free"], 1, (1, 2))
+    with world_on_both.db.write() as tx:
+        tx.run(update(allocations).values(lingers_since=None, released_at=tx.now))
+        tx.run(update(gpu_holds).values(released_at=tx.now))
+    assert shown() == (GpuCounts(2, 2, 0, 2), [None, None], ["free", "free"], 2, (2, 2))
 
 
 def grant(world: World, *pools: str, quota: int | None = None) -> None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import RowMapping, delete, insert, select, update
+from sqlalchemy import ColumnElement, RowMapping, and_, delete, insert, or_, select, update
 
+from corral.domain.access import EVERY_POOL
 from corral.domain.quotas import Quota
 from corral.store import quotas
 from corral.store.tables.access import access, access_pools
 from corral.store.tables.clusters import clusters, tenancies
 from corral.store.transaction import Scope, Tx
+
+
+def covers(pool: ColumnElement[str]) -> ColumnElement[bool]:
+    """A row of `access_pools` grants machines of this pool ("": of none): `domain/access.may_use`."""
+    return or_(access_pools.c.pool == EVERY_POOL, and_(pool != "", access_pools.c.pool == pool))
 
 
 def listed(tx: Tx, scope: Scope, workspace_id: str, after: str | None, limit: int) -> Sequence[RowMapping]:

@@ -67,7 +67,6 @@ def counts(tx: Tx, scope: Scope, cluster_id: str | None = None) -> Sequence[RowM
     )
     if cluster_id is not None:
         here.append(machines.c.cluster_id == cluster_id)
-        per_machine = per_machine.join(machines, machines.c.id == gpus.c.machine_id).where(*here)
     return _counted(tx, here, per_machine)
 
 
@@ -229,8 +228,10 @@ def one_dedicated(tx: Tx, id: str) -> RowMapping | None:
 def counts_of(tx: Tx, cluster_ids: Sequence[str]) -> dict[str, RowMapping]:
     """Return the numbers of dedicated clusters with machines, by cluster id, as `counts` has them."""
     here = [machines.c.cluster_id.in_(list(cluster_ids)), machines.c.removed_at.is_(None)]
-    per_machine = select(gpus.c.machine_id, func.count().label("n")).where(gpus.c.gone.is_(False))
-    per_machine = per_machine.join(machines, machines.c.id == gpus.c.machine_id).where(*here)
+    theirs = select(tenancies.c.org_id).where(tenancies.c.cluster_id.in_(list(cluster_ids)))
+    per_machine = select(gpus.c.machine_id, func.count().label("n")).where(
+        gpus.c.org_id.in_(theirs), gpus.c.gone.is_(False)
+    )
     return {row["cluster_id"]: row for row in _counted(tx, here, per_machine)}
 
 

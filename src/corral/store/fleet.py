@@ -19,7 +19,7 @@ from corral.domain.inventory import GpuState, assignable
 from corral.domain.machines import MachineState, Standing, closed_because
 from corral.domain.quotas import Amounts
 from corral.domain.resources import Resources
-from corral.store.inventory import latched
+from corral.store.inventory import held, holding, latched
 from corral.store.quotas import counted
 from corral.store.reserved import windows_on
 from corral.store.tables.clusters import tenancies
@@ -27,7 +27,7 @@ from corral.store.tables.machines import gpus, machines
 from corral.store.tables.orgs import members
 from corral.store.tables.reservations import reservations
 from corral.store.tables.users import ssh_keys
-from corral.store.tables.workloads import allocations, gpu_holds, workload_ssh_keys
+from corral.store.tables.workloads import allocations, workload_ssh_keys
 from corral.store.transaction import Row, Scope, Tx, Wake
 
 _M = machines.c
@@ -129,20 +129,6 @@ class Changes:
     live: Mapping[str, Mapping[str, Amounts]] = field(default_factory=dict)
 
 
-def _holding() -> ColumnElement[bool]:
-    """Live allocations, and released ones that their machine still runs: both hold what they were given."""
-    return or_(allocations.c.released_at.is_(None), allocations.c.lingers_since.is_not(None))
-
-
-def _held_gpu() -> ColumnElement[bool]:
-    return (
-        select(gpu_holds.c.gpu_id)
-        .join(allocations, allocations.c.id == gpu_holds.c.allocation_id)
-        .where(gpu_holds.c.gpu_id == gpus.c.id, _holding())
-        .exists()
-    )
-
-
 # What is asked whenever something changed: built once, not at each call.
 _CHANGED = and_(
     _M.cluster_id == bindparam("cluster"), _M.org_id == bindparam("org"), _M.fleet_version > bindparam("version")
@@ -154,12 +140,12 @@ _HELD = (
     select(allocations.c.machine_id, allocations.c.workspace_id, allocations.c.gpu_model, _IS_LIVE.label("live"))
     .add_columns(*(func.sum(allocations.c[name]).label(name) for name in _AMOUNTS))
     .join(machines, _M.id == allocations.c.machine_id)
-    .where(_CHANGED, _holding())
+    .where(_CHANGED, holding())
     .group_by(allocations.c.machine_id, allocations.c.workspace_id, allocations.c.gpu_model, _IS_LIVE)
 )
 _GPUS = (
     select(gpus.c.id, gpus.c.machine_id, gpus.c.uuid, gpus.c.slot, gpus.c.model, gpus.c.state, gpus.c.busy)
-    .add_columns(_held_gpu().label("held"), latched().label("fenced"))
+    .add_columns(held().label("held"), latched().label("fenced"))
     .join(machines, _M.id == gpus.c.machine_id)
     .where(_CHANGED, gpus.c.gone.is_(False))
 )
@@ -177,18 +163,18 @@ def changed_since(tx: Tx, scope: Scope, cluster_id: str, version: int) -> Change
     rows = tx.all(_CHANGED_MACHINES, what)
     if not rows:
         return Changes()
-    (held, live), gpus = _held(tx, what), _gpus(tx, what)
+    (taken, live), gpus = _taken(tx, what), _gpus(tx, what)
     present = [row for row in rows if not row["removed_at"]]
     any_reserved = tx.one(_RESERVED, {"cluster": cluster_id, "org": scope.org}) is not None
     windows = windows_on(tx, scope, present) if any_reserved else {}
     facts = [
-        replace(_facts(row, held.get(row["id"], Resources()), gpus.get(row["id"], ())), windows=windows.get(id, ()))
+        replace(_facts(row, taken.get(row["id"], Resources()), gpus.get(row["id"], ())), windows=windows.get(id, ()))
         for id, row in ((row["id"], row) for row in present)
     ]
     return Changes(facts, [row["id"] for row in rows if row["removed_at"]], live)
 
 
-def _held(tx: Tx, what: Mapping[str, object]) -> tuple[dict[str, Resources], dict[str, dict[str, Amounts]]]:
+def _taken(tx: Tx, what: Mapping[str, object]) -> tuple[dict[str, Resources], dict[str, dict[str, Amounts]]]:
     """Return what is held of each machine, and what of that is live, by workspace."""
     held: dict[str, Resources] = {}
     live: dict[str, dict[str, Amounts]] = {}
@@ -243,7 +229,7 @@ def free_gpus(tx: Tx, scope: Scope, machine_id: str, uuids: Collection[str]) -> 
             gpus.c.machine_id == machine_id,
             gpus.c.gone.is_(False),
             gpus.c.uuid.in_(list(uuids)),
-            ~_held_gpu(),
+            ~held(),
         )
     )
 
@@ -254,7 +240,7 @@ def free_on(tx: Tx, scope: Scope, machine_id: str) -> Resources:
     total = tx.one(select(*(_M[name] for name in names)).where(_M.org_id == scope.org, _M.id == machine_id))
     held = tx.one(
         select(*(func.coalesce(func.sum(allocations.c[name]), 0).label(name) for name in names)).where(
-            allocations.c.org_id == scope.org, allocations.c.machine_id == machine_id, _holding()
+            allocations.c.org_id == scope.org, allocations.c.machine_id == machine_id, holding()
         )
     )
     if total is None or held is None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, RowMapping, and_, exists, func, insert, select, update
+from sqlalchemy import ColumnElement, RowMapping, and_, exists, func, insert, or_, select, update
 
 from corral.domain.inventory import HELD_BY_UNKNOWN, Gpu, GpuCounts, GpuState, Kept
 from corral.domain.machines import MachineRef
@@ -64,16 +64,39 @@ def hold_for_unknown(tx: Tx, ref: MachineRef, uuids: Collection[str]) -> None:
 
 
 def with_holders(tx: Tx, ref: MachineRef) -> Sequence[RowMapping]:
-    """Return the machine's GPUs in slot order, each with the `workload` and `workspace` that hold it (None: free)."""
+    """Return the machine's GPUs in slot order, each with the `workload` and `workspace` that hold it (None: nobody)."""
     return tx.all(
         select(gpus, workloads.c.name.label("workload"), workspaces.c.slug.label("workspace"))
-        .outerjoin(gpu_holds, _live_hold())
-        .outerjoin(allocations, allocations.c.id == gpu_holds.c.allocation_id)
+        .select_from(gpus)
+        .outerjoin(allocations, allocations.c.id == holder())
         .outerjoin(workloads, workloads.c.id == allocations.c.workload_id)
         .outerjoin(workspaces, workspaces.c.id == allocations.c.workspace_id)
         .where(gpus.c.org_id == ref.org_id, gpus.c.machine_id == ref.id, gpus.c.gone.is_(False))
         .order_by(gpus.c.slot, gpus.c.uuid)
     )
+
+
+def holding() -> ColumnElement[bool]:
+    """Live allocations, and released ones that their machine still runs: both hold what they were given."""
+    return or_(allocations.c.released_at.is_(None), allocations.c.lingers_since.is_not(None))
+
+
+def holder() -> ColumnElement[str]:
+    """The id of the allocation that holds the GPU, the live one if there is one; null: nothing does."""
+    hold = select(gpu_holds.c.allocation_id).where(gpu_holds.c.gpu_id == gpus.c.id).correlate(gpus)
+    live = hold.where(gpu_holds.c.released_at.is_(None))
+    lingers = (
+        hold.join(allocations, allocations.c.id == gpu_holds.c.allocation_id)
+        .where(allocations.c.machine_id == gpus.c.machine_id, allocations.c.lingers_since.is_not(None))
+        .order_by(gpu_holds.c.allocation_id)
+        .limit(1)
+    )
+    return func.coalesce(live.scalar_subquery(), lingers.scalar_subquery())
+
+
+def held() -> ColumnElement[bool]:
+    """Something holds the GPU: what is given anew, and what is shown as free, is not."""
+    return holder().is_not(None)
 
 
 def latched() -> ColumnElement[bool]:
@@ -86,20 +109,22 @@ def latched() -> ColumnElement[bool]:
 def summaries(tx: Tx, scope: Scope, machine_ids: Collection[str]) -> Mapping[str, Summary]:
     """Return each machine's GPU counts and models, in one query; machines without GPUs are left out."""
     healthy = and_(gpus.c.state == GpuState.OK.value, ~latched())
-    held = gpu_holds.c.gpu_id.is_not(None)
+    each = (
+        select(gpus.c.machine_id, gpus.c.model, gpus.c.busy, healthy.label("healthy"), held().label("held"))
+        .where(gpus.c.org_id == scope.org, gpus.c.machine_id.in_(list(machine_ids)), gpus.c.gone.is_(False))
+        .subquery()
+    )
     query = (
         select(
-            gpus.c.machine_id,
-            gpus.c.model,
+            each.c.machine_id,
+            each.c.model,
             func.count().label("total"),
-            func.count().filter(healthy).label("healthy"),
-            func.count().filter(and_(healthy, held)).label("held"),
-            func.count().filter(and_(healthy, gpus.c.busy == "", ~held)).label("free"),
+            func.count().filter(each.c.healthy).label("healthy"),
+            func.count().filter(and_(each.c.healthy, each.c.held)).label("held"),
+            func.count().filter(and_(each.c.healthy, each.c.busy == "", ~each.c.held)).label("free"),
         )
-        .outerjoin(gpu_holds, _live_hold())
-        .where(gpus.c.org_id == scope.org, gpus.c.machine_id.in_(list(machine_ids)), gpus.c.gone.is_(False))
-        .group_by(gpus.c.machine_id, gpus.c.model)
-        .order_by(gpus.c.machine_id, gpus.c.model)
+        .group_by(each.c.machine_id, each.c.model)
+        .order_by(each.c.machine_id, each.c.model)
     )
     found: dict[str, Summary] = {}
     for row in tx.all(query) if machine_ids else ():
@@ -113,10 +138,6 @@ def _plus(summary: Summary, row: RowMapping) -> Summary:
         was.total + row["total"], was.healthy + row["healthy"], was.held + row["held"], was.free + row["free"]
     )
     return Summary(counts, (*summary.models, row["model"]) if row["model"] else summary.models)
-
-
-def _live_hold() -> Any:
-    return and_(gpu_holds.c.gpu_id == gpus.c.id, gpu_holds.c.released_at.is_(None))
 
 
 def _gpu(row: RowMapping) -> Gpu:

@@ -7,10 +7,24 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, RowMapping, Select, and_, bindparam, exists, func, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    RowMapping,
+    Select,
+    and_,
+    bindparam,
+    exists,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 
-from corral.domain.access import EVERY_POOL
 from corral.domain.machines import MachineRef, MachineState
+from corral.store.access import covers
+from corral.store.inventory import holding
 from corral.store.tables.access import access, access_pools
 from corral.store.tables.clusters import tenancies
 from corral.store.tables.machines import liveness, machine_sessions, machines
@@ -182,7 +196,7 @@ def running_on(tx: Tx, ref: MachineRef) -> Sequence[RowMapping]:
         .where(
             allocations.c.org_id == ref.org_id,
             allocations.c.machine_id == ref.id,
-            allocations.c.released_at.is_(None) | allocations.c.lingers_since.is_not(None),
+            holding(),
         )
         .order_by(workspaces.c.slug, workloads.c.name)
     )
@@ -200,7 +214,7 @@ def sessions_of(tx: Tx, ref: MachineRef, limit: int) -> Sequence[RowMapping]:
 
 def workspaces_that_may_use(tx: Tx, scope: Scope, cluster_id: str, pool: str) -> Sequence[str]:
     """Return the short names of the workspaces that are granted a machine of this pool."""
-    granted = _grants().where(access.c.org_id == scope.org, access.c.cluster_id == cluster_id, _covers(pool))
+    granted = _grants().where(access.c.org_id == scope.org, access.c.cluster_id == cluster_id, covers(literal(pool)))
     rows = tx.all(
         select(workspaces.c.slug)
         .where(
@@ -236,7 +250,7 @@ def usable_by(scope: Scope, workspace_id: str) -> list[ColumnElement[bool]]:
     pools = select(access_pools.c.pool).where(
         access_pools.c.workspace_id == workspace_id, access_pools.c.cluster_id == machines.c.cluster_id
     )
-    granted = exists(pools.where(or_(access_pools.c.pool == EVERY_POOL, _own_pool())))
+    granted = exists(pools.where(covers(machines.c.pool)))
     return [machines.c.org_id == scope.org, machines.c.removed_at.is_(None), granted]
 
 
@@ -245,11 +259,3 @@ def _grants() -> Select[Any]:
         access_pools,
         and_(access_pools.c.workspace_id == access.c.workspace_id, access_pools.c.cluster_id == access.c.cluster_id),
     )
-
-
-def _covers(pool: str) -> Any:
-    return access_pools.c.pool.in_([EVERY_POOL, pool] if pool else [EVERY_POOL])
-
-
-def _own_pool() -> Any:
-    return and_(machines.c.pool != "", access_pools.c.pool == machines.c.pool)

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, RowMapping, Select, and_, exists, false, func, or_, select
+from sqlalchemy import ColumnElement, RowMapping, Select, exists, false, func, or_, select
 
-from corral.domain.access import EVERY_POOL
 from corral.domain.reservations import Window, whom
 from corral.store import reservations as rows
+from corral.store.access import covers
+from corral.store.inventory import holding
 from corral.store.tables.access import access_pools
 from corral.store.tables.machines import machines
 from corral.store.tables.orgs import workspace_members, workspaces
@@ -62,7 +63,7 @@ class Seer:
             .where(
                 workspace_members.c.user_id == self.user_id,
                 access_pools.c.cluster_id == _M.cluster_id,
-                or_(access_pools.c.pool == EVERY_POOL, and_(_M.pool != "", access_pools.c.pool == _M.pool)),
+                covers(_M.pool),
                 workspace_members.c.org_id == _M.org_id,
             )
         )
@@ -193,26 +194,22 @@ def _holding(what: Covered, stays: Stays) -> Select[Any]:
         .where(
             *what.terms(),
             *stays.terms(),
-            or_(allocations.c.released_at.is_(None), allocations.c.lingers_since.is_not(None)),
+            holding(),
         )
     )
 
 
 def workspaces_that_may_use(tx: Tx, what: Covered, who: Seer) -> Mapping[str, str]:
     """Return the workspaces (a member: of theirs) that are granted one of the machines: short names by id, in order."""
+    pools = select(_M.pool).where(*what.terms()).distinct().subquery()
     granted = (
         select(access_pools.c.workspace_id)
-        .where(access_pools.c.cluster_id == what.cluster_id, access_pools.c.workspace_id == workspaces.c.id)
-        .where(
-            or_(
-                and_(access_pools.c.pool == EVERY_POOL, exists(select(_M.id).where(*what.terms()))),
-                access_pools.c.pool.in_(select(_M.pool).where(*what.terms(), _M.pool != "")),
-            )
-        )
+        .join(pools, covers(pools.c.pool))
+        .where(access_pools.c.cluster_id == what.cluster_id)
     )
     found = tx.all(
         select(workspaces.c.id, workspaces.c.slug)
-        .where(workspaces.c.org_id == what.scope.org, workspaces.c.removed_at.is_(None), exists(granted))
+        .where(workspaces.c.org_id == what.scope.org, workspaces.c.removed_at.is_(None), workspaces.c.id.in_(granted))
         .where(*who.workspaces())
         .order_by(workspaces.c.slug)
     )

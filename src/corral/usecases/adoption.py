@@ -14,7 +14,7 @@ from typing import Any
 
 from corral.domain import ids
 from corral.domain import quotas as rules
-from corral.domain.access import EVERY_POOL
+from corral.domain.access import may_use
 from corral.domain.allocations import MAX_ADOPTED_GENERATION, Desired, bounded, legible
 from corral.domain.asks import PlacementAsk
 from corral.domain.compute_clusters import MAX_DRIVES
@@ -119,7 +119,7 @@ def _check_access(tx: Tx, machine: MachineRef, work: Desired) -> None:
     scope = Scope(machine.org_id)
     pools = access.pools(tx, scope, work.workspace).get(machine.cluster_id, ())
     row = machines.get(tx, scope, machine.id)
-    if row is None or not {EVERY_POOL, row["pool"]} & set(pools):
+    if row is None or not may_use(pools, row["pool"]):
         raise _Ambiguous("its workspace may not use this machine")
 
 

@@ -15,6 +15,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from structlog import get_logger
 
 from corral.domain.errors import CODES, Refusal
+from corral.store.database_errors import DatabaseError, is_full
 
 log = get_logger()
 
@@ -58,6 +59,9 @@ STATUS: Mapping[str, int] = {
 BODY_NOT_PARSED = "There was an error parsing the body"
 """What the framework says where the parser gave up on a body without telling at which character."""
 
+DISK_FULL = "The disk of this site's database is full; nothing was changed. Its operator has to make room: try again then."
+    "The disk of this site's database is full; nothing was changed. Its operator has to make room. Try again then."
+)
 NO_OFFSET = "a time needs its offset from UTC: write 2026-11-30T15:33:00Z, or 2026-11-30T16:33:00+01:00."
 
 
@@ -102,6 +106,12 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         return answer(request, _from_http(error))
 
+    async def database(request: Request, error: Exception) -> JSONResponse:
+        if not is_full(error):
+            raise error  # a fault like any other
+        log.error("disk_full", request_id=request_id_of(request))
+        return answer(request, Refusal("UNAVAILABLE", DISK_FULL, retry_after_s=30))
+
     async def fault(request: Request, error: Exception) -> JSONResponse:
         request_id = request_id_of(request)
         log.error("unhandled", request_id=request_id, path=request.url.path, exc_info=error)
@@ -113,6 +123,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Refusal, refused)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(DatabaseError, database)
     app.add_exception_handler(Exception, fault)
 
 

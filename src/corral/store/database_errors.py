@@ -2,4 +2,14 @@
 
 from sqlalchemy.exc import DatabaseError, IntegrityError
 
-__all__ = ["DatabaseError", "IntegrityError"]
+__all__ = ["DatabaseError", "IntegrityError", "is_full"]
+
+_DISK_FULL = "53100"
+"""PostgreSQL's class for it."""
+
+
+def is_full(error: BaseException) -> bool:
+    """Return whether the database could not write because its disk is full."""
+    if not isinstance(error, DatabaseError):
+        return False
+    return getattr(error.orig, "sqlstate", None) == _DISK_FULL or "database or disk is full" in str(error.orig)

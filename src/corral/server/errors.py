@@ -59,8 +59,8 @@ STATUS: Mapping[str, int] = {
 BODY_NOT_PARSED = "There was an error parsing the body"
 """What the framework says where the parser gave up on a body without telling at which character."""
 
-DISK_FULL = "The disk of this site's database is full; nothing was changed. Its operator has to make room: try again then."
-    "The disk of this site's database is full; nothing was changed. Its operator has to make room. Try again then."
+DISK_FULL = (
+    "The disk of this site's database is full; nothing was changed. Its operator has to make room: try again then."
 )
 NO_OFFSET = "a time needs its offset from UTC: write 2026-11-30T15:33:00Z, or 2026-11-30T16:33:00+01:00."
 

@@ -45,6 +45,16 @@ def test_faults_are_shown_and_cleared_and_one_that_is_still_there_is_not(cli: Cl
     assert "by admin" in " ".join(cli("admin", "machine", "faults", "--state", "cleared").out.split())
 
 
+def test_a_fault_that_was_said_again_meanwhile_is_not_said_to_be_none(
+    cli: Cli, storm: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("corral.usecases.faults._came_after", lambda _latch, _answered: True)
+    bus = next(fault for fault in storm if fault["code"] == "xid_79")
+    said = cli("admin", "machine", "clear-fault", bus["machine"], bus["gpu"])
+    assert "Still there, so it stays fenced: xid_79" in said.out
+    assert "Nothing was cleared" in said.out and "no fault" not in said.out
+
+
 def test_what_cannot_be_cleared_says_why(cli: Cli, storm: list[dict[str, Any]]) -> None:
     refused = cli("admin", "machine", "clear-fault", storm[0]["machine"], "GPU-none")
     assert refused.code != 0 and "NOT_FOUND" in refused.err

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from corral.domain.faults import Baseline, Counters, by_counters, cleared, judged, meaning, same_cause
+from corral.domain.faults import UNREADABLE_S, Baseline, Counters, by_counters, cleared, judged, meaning, same_cause
 
 WELL = Counters(0, 0, False, 18, 18, 0)
 
@@ -52,6 +52,19 @@ def test_links_are_a_fault_when_they_were_up_and_all_are_down() -> None:
     assert codes(replace(WELL, nvlinks_up=1)) == []
     assert codes(down, None) == codes(down, down) == [], "they never were up"
     assert codes(Counters(nvlinks=0), WELL) == []
+
+
+def test_a_gpu_that_does_not_answer_is_a_fault_after_a_minute_or_when_it_is_lost() -> None:
+    assert codes(Counters(unreadable_s=UNREADABLE_S - 1)) == []
+    assert codes(Counters(unreadable_s=UNREADABLE_S)) == codes(Counters(lost=True), None) == ["unreadable"]
+
+
+@pytest.mark.parametrize("silent", [Counters(unreadable_s=30), Counters(lost=True)])
+def test_what_a_silent_gpu_does_not_say_changes_what_it_is_measured_against_in_nothing(silent: Counters) -> None:
+    known = replace(WELL, ecc_volatile=7, ecc_aggregate=7)
+    assert judged(silent, known) == cleared(silent, known) == known
+    assert not judged(silent, None).silent
+    assert not cleared(silent, None).silent
 
 
 def test_a_failed_remap_is_a_fault_as_long_as_it_is_there() -> None:

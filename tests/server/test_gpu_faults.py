@@ -247,6 +247,38 @@ def test_a_report_that_says_nothing_new_of_its_gpus_touches_no_database(running:
         assert {one["code"]: one["count"] for one in running.faults()} == {"xid_79": 11, "xid_48": 1}
 
 
+def test_an_answer_that_nobody_asked_for_makes_nothing_due(running: Running) -> None:
+    with session(running.site, running.machine) as speaker:
+        introduce(speaker)
+        speaker.report(**lines(1))
+        speaker.say("fault_cleared", FaultCleared("nobody asked", "b", 1, HEALTH))
+        assert speaker.report(**lines(2)).kernel_seen == 1
+        with running.clearing():
+            acknowledge(speaker, 2)
+        assert speaker.report(**lines(2)).kernel_seen == 2
+        assert len(running.faults()) == 1
+
+
+def test_a_machine_that_cannot_read_its_log_clears_what_was_judged(running: Running) -> None:
+    with session(running.site, running.machine) as speaker:
+        introduce(speaker)
+        speaker.report(**lines(7))
+        with running.clearing() as answers:
+            acknowledge(speaker, -1)
+        assert [one["code"] for one in answers[0].json()["cleared"]] == ["xid_79"]
+        assert running.faults() == []
+
+
+def test_a_gpu_that_does_not_answer_for_a_minute_is_fenced(running: Running) -> None:
+    silent = replace(INVENTORY, gpu_health=(GpuHealth(UUID, unreadable_s=60), GpuHealth("GPU-2", lost=True)))
+    with session(running.site, running.machine) as speaker:
+        introduce(speaker)
+        speaker.report(inventory=silent, inventory_digest="another")
+        assert {fault["gpu"]: fault["code"] for fault in running.faults()} == dict.fromkeys(
+            (UUID, "GPU-2"), "unreadable"
+        )
+
+
 def test_a_restart_of_everything_latches_nothing_anew(running: Running) -> None:
     with session(running.site, running.machine) as speaker:
         introduce(speaker)

@@ -190,8 +190,7 @@ def judge_health(gpus: Gpus, health: Iterable[Health]) -> None:
         for fault in by_counters(told[identity], counters):
             for one in gpus.parts(here[identity]):
                 gpus.fault(one, fault)
-        if not told[identity].silent:
-            after[identity] = replace(was or Baseline(Counters()), counters=judged(told[identity], counters))
+        after[identity] = replace(was or Baseline(Counters()), counters=judged(told[identity], counters))
     changed = {identity: baseline for identity, baseline in after.items() if baseline != before.get(identity)}
     rows.save_baselines(gpus.tx, Scope(gpus.machine.org_id), before, changed)
 

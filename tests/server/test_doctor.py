@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text, update
 
-from corral.server import doctor, tls
+from corral.server import certificates, doctor, tls
 from corral.server.config import Config
 from corral.store.engine import Database
 from corral.store.tables.machines import machines
@@ -73,7 +73,7 @@ def test_little_disk_space_is_told(config: Config, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_certificate_that_ends_soon_is_told(config: Config) -> None:
-    made = datetime.now(timezone.utc) - tls.SERVER_LIFE
+    made = datetime.now(timezone.utc) - certificates.SERVER_LIFE
     for left, result in ((31, doctor.OK), (20, doctor.WARNING), (2, doctor.BAD)):
         folder = config.state_dir / str(left)
         tls.prepare(replace(config, state_dir=folder, tls="own"), made + timedelta(days=left, hours=1))

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 from corral import __version__
-from corral.server import artefact, tls
+from corral.server import artefact, certificates, tls
 from corral.server.config import Config
 from corral.server.setup_error import SetupError
 from corral.store import health, migrate
@@ -128,7 +128,7 @@ def _certificate(config: Config) -> Finding:
     left = ends - datetime.now(timezone.utc)
     what = f"{cert} ends {ends:%Y-%m-%d}, in {left.days} days."
     step = "Renew it." if config.tls_cert else "Restart the site: it renews its own certificate."
-    if left >= tls.RENEW_BEFORE:
+    if left >= certificates.RENEW_BEFORE:
         return Finding("certificate", OK, what)
     return Finding("certificate", BAD if left.days < 3 else WARNING, what, step)
 

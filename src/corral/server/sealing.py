@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from typing import TYPE_CHECKING
 
 from corral.server.setup_error import SetupError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 FILE = "sealing.key"
 KEY_BYTES = 32
@@ -27,13 +28,13 @@ class SiteKey:
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
         self._lock = threading.Lock()
-        self._key: AESGCM | None = None
+        self._key: bytes | None = None
 
     def prepare(self) -> None:
         """Read the key, or make it where there is none. Errors: `SetupError`."""
         with self._lock:
             if self._key is None:
-                self._key = AESGCM(self._read_or_make())
+                self._key = self._read_or_make()
 
     def seal(self, text: str, of: str) -> bytes:
         """Return `text` sealed for `of` (an id): version, nonce, cipher text with its tag."""
@@ -42,6 +43,8 @@ class SiteKey:
 
     def open(self, sealed: bytes, of: str) -> str | None:
         """Return the text; None when another key sealed it, for something else, or it was changed."""
+        from cryptography.exceptions import InvalidTag
+
         start = len(_VERSION)
         if sealed[:start] != _VERSION:
             return None
@@ -52,10 +55,13 @@ class SiteKey:
             return None
 
     def _aead(self) -> AESGCM:
+        # Not before something is sealed: the library takes memory, and most of it stays.
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
         if self._key is None:
             self.prepare()
         assert self._key is not None, "prepare makes it"
-        return self._key
+        return AESGCM(self._key)
 
     def _read_or_make(self) -> bytes:
         try:

@@ -544,3 +544,26 @@ def test_what_is_done_is_forgotten_a_batch_at_a_time(
             assert use.forget_old(tx) is more
         left.append(len(all_of(world_on_both)))
     assert left == [3, 1, 0]
+
+
+def test_what_a_target_refuses_holds_up_nothing_else(world: World) -> None:
+    hook = add_webhook(world)
+    put(world, hook, 30)
+    refused: set[str] = set()
+
+    def answer(job: Job) -> Outcome:
+        """Refuse every second one, whenever it comes."""
+        (due,) = job.dues
+        if len(refused) * 2 <= len(outside.sent):
+            refused.add(due.id)
+        return Outcome(500, error="refused") if due.id in refused else TAKEN
+
+    outside = Outside(answer)
+
+    async def run() -> None:
+        async with emptying(world.db, outside):
+            await eventually(lambda: len(outside.sent) >= 30)
+
+    asyncio.run(run())
+    assert len({job.dues[0].id for job in outside.sent}) == 30
+    assert len(refused) >= 10

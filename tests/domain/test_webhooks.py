@@ -70,4 +70,11 @@ def test_retry_after_counts_where_it_may_and_only_so_far() -> None:
 
 
 def test_a_target_that_fails_is_left_alone_longer_and_longer_up_to_two_minutes() -> None:
-    assert [rules.pause(n).total_seconds() for n in (0, 1, 2, 3, 4, 99)] == [0, 5, 30, 120, 120, 120]
+    for silent in (Outcome(None), Outcome(429), Outcome(503)):
+        assert [rules.pause(n, silent).total_seconds() for n in (0, 1, 2, 3, 4, 99)] == [0, 5, 30, 120, 120, 120]
+
+
+def test_a_target_that_refuses_some_is_asked_for_the_others_meanwhile() -> None:
+    few, many = range(rules.REFUSALS_IN_A_ROW), (rules.REFUSALS_IN_A_ROW, 10_000)
+    assert {rules.pause(n, Outcome(500)).total_seconds() for n in few} == {0}
+    assert {rules.pause(n, Outcome(500)).total_seconds() for n in many} == {5}

@@ -173,7 +173,7 @@ class Deliveries:
                 self._paused.pop(target, None)
             else:
                 self._failures[target] += 1
-                self._paused[target] = tx.now + pause(self._failures[target])
+                self._paused[target] = tx.now + pause(self._failures[target], result.outcome)
 
     def _pick(self, tx: Tx, heads: Sequence[Head], written: Collection[str]) -> list[Job]:
         """Return what may begin now."""

@@ -24,6 +24,9 @@ FAILING_FOR = timedelta(days=5)
 RETRY_AFTER_MAX = timedelta(hours=1)
 _BACKOFF = tuple(timedelta(seconds=s) for s in (5, 30, 120, 600, 1800, 3600, 2 * 3600, 4 * 3600, 8 * 3600, 8 * 3600))
 JITTER = 0.2
+REFUSALS_IN_A_ROW = 10
+BUSY = (429, 503)
+"""Statuses that ask for patience; any other one refuses what was sent."""
 
 
 def types(asked: Sequence[str]) -> tuple[str, ...]:
@@ -67,11 +70,17 @@ def next_try(attempts: int, outcome: Outcome, now: datetime, chance: float) -> d
     if outcome.taken or outcome.gone or attempts > len(_BACKOFF):
         return None
     wait = _BACKOFF[attempts - 1] * (1 + JITTER * (2 * chance - 1))
-    if outcome.status in (429, 503) and outcome.retry_after_s is not None:
+    if outcome.status in BUSY and outcome.retry_after_s is not None:
         wait = max(wait, min(timedelta(seconds=max(outcome.retry_after_s, 0.0)), RETRY_AFTER_MAX))
     return now + wait
 
 
-def pause(failures: int) -> timedelta:
-    """Return how long a target that failed so often in a row is left alone, whatever waits for it."""
+def pause(failures: int, outcome: Outcome) -> timedelta:
+    """Return how long a target that failed so often in a row is left alone, whatever waits for it.
+
+    One that answers, and refuses, may refuse only some: the others do not wait for these, until it has refused
+    many in a row. One that does not answer, or says that it is too busy, is not asked for anything else.
+    """
+    if outcome.status is not None and outcome.status not in BUSY:
+        return timedelta(seconds=5) if failures >= REFUSALS_IN_A_ROW else timedelta(0)
     return min(_BACKOFF[min(failures, len(_BACKOFF)) - 1], timedelta(minutes=2)) if failures else timedelta(0)

@@ -7,8 +7,9 @@ import unicodedata
 
 import pytest
 
-from corral.cli import output
+from corral.cli import output, run
 from corral.cli.output import Column, column, safe, safe_line, shown
+from corral.client.errors import CorralError
 from corral.domain.ids import HIDDEN
 
 HOSTILE = [
@@ -25,6 +26,14 @@ HOSTILE = [
     "del\x7f",
     "nul\x00",
 ]
+
+
+def test_of_a_refusals_details_what_there_is_none_of_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    details = {"quota": "gpu_hours_month", "month": None, "in_use": 0, "field": "gpus"}
+    run._show(CorralError("QUOTA_EXCEEDED", "Too much.", details), as_json=False)
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[:3] == ["error: QUOTA_EXCEEDED: Too much.", "  quota: gpu_hours_month", "  in_use: 0"]
+    assert not [line for line in printed if "month:" in line or "field" in line]
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -93,6 +94,10 @@ def test_gpu_hours_say_the_month_and_which_time_limit_fits() -> None:
     mine = standing(Quota(gpu_hours_month=50))
     over = mine.over_hours(want)
     assert over is not None and "GPU-hours of 2026-03" in explain(over)
+    assert explain(over).endswith("60 asked is 10 too many (a time limit of up to 24 h 59 min fits now)")
+    assert "(a time limit of up to 4 h fits now)" in explain(replace(over, fits=4 * 3600 + 59))
+    assert "(a time limit of up to 1 min fits now)" in explain(replace(over, fits=119))
+    assert "(no time limit fits now)" in explain(replace(over, fits=59))
     details = exceeded("w", over, "ops").details
     assert details == {
         "quota": "gpu_hours_month",

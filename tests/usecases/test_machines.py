@@ -351,7 +351,7 @@ def test_machines_outside_a_workspaces_pools_are_not_shown(world_on_both: World)
     world_on_both.add_machine("x", pool="x")
     world_on_both.add_machine("y", pool="y")
     world_on_both.add_machine("none")
-    grant(world_on_both, "x", "z")
+    grant(world_on_both, "x", "z", "")  # a pool without a name is none: the last grants nothing
     assert list(offered(world_on_both)) == ["x"]
     with world_on_both.act("admin", org="acme") as ctx:
         assert use.affected(ctx, "default", "x").workspaces == ["research"]

@@ -117,6 +117,17 @@ def test_an_ask_that_names_no_model_gets_one_that_its_quota_leaves(world: World)
     assert code_of(world, Creation("cpu")) == ""
 
 
+def test_an_ask_that_names_no_model_waits_for_a_machine_of_another_one(world: World) -> None:
+    limit(world, gpu_models={"H100": 1, "A100": 1})
+    assert code_of(world, Creation("h100", gpus=2, gpu_model="H100", wait=True)) == "QUOTA_EXCEEDED"
+    assert create(world, Creation("any", gpus=2, wait=True))["reason"].startswith("quota: 0 of 1 ")
+    world.add_machine("c", gpu_count=2)
+    with world.db.write() as tx:
+        tx.run(update(gpus).where(gpus.c.uuid.startswith("GPU-c-")).values(model="L40S"))
+    go_on(world)
+    assert allocation(world, "any")["gpu_model"] == "L40S"
+
+
 def test_the_model_of_an_allocations_gpus_is_kept(world: World) -> None:
     create(world, Creation("one", gpus=1, machine="b"))
     create(world, Creation("none"))

@@ -96,6 +96,6 @@ def _reasons(error: CorralError) -> list[str]:
             for item in value[:50]:
                 name, *rest = [shown(part) for part in item.values() if part not in (None, "")] or ["-"]
                 lines.append(f"{name}: {', '.join(rest)}" if rest else name)
-        elif key not in ("field", "retry_after_s"):
+        elif value is not None and key not in ("field", "retry_after_s"):
             lines.append(f"{safe(key)}: {shown(value)}")
     return lines

@@ -204,9 +204,17 @@ def explain(over: Over) -> str:
         unit = f"{model} GPUs" if name == MODELS else _UNITS[name]
         return f"quota: {in_use} of {_shown(over, over.limit)} {unit} are in use{waiting}; {much}"
     when = f"of {gpu_hours.named(over.month)}" if over.month is not None else "of a later month"
-    fits = f"a time limit of up to {over.fits} s fits now" if over.fits >= SHORTEST else "no time limit fits now"
+    fits = (
+        f"a time limit of up to {_to_read(over.fits)} fits now" if over.fits >= SHORTEST else "no time limit fits now"
+    )
     kept = f"{in_use} of {_shown(over, over.limit)} GPU-hours {when} are used, or kept for what runs"
     return f"quota: {kept}{waiting}; {much} ({fits})"
+
+
+def _to_read(seconds: int) -> str:
+    """Return a time of a minute or more, rounded down: what is said to fit must fit."""
+    hours, minutes = divmod(seconds // 60, 60)
+    return " ".join(f"{number} {unit}" for number, unit in ((hours, "h"), (minutes, "min")) if number)
 
 
 def _shown(over: Over, amount: int) -> int | float:

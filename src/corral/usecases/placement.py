@@ -22,14 +22,16 @@ from corral.domain.events import Entry, Subject
 from corral.domain.ids import shown
 from corral.domain.permissions import Rule
 from corral.domain.placement import in_words, refusals, try_place, why_it_waits
-from corral.domain.workloads import Kind, State, Step, must_end_by, sure_end
+from corral.domain.workloads import Kind, must_end_by, sure_end
 from corral.store import access, allocations, clusters, fleet, ssh_keys, workloads
 from corral.store.transaction import Actor, Row, Scope, Tx, Wake
 from corral.usecases import idempotency
 from corral.usecases.compute_clusters import Around, ComputeCluster, MachineTraits, built, own_keys
-from corral.usecases.context import Context, new_id
+from corral.usecases.context import Context
 from corral.usecases.fleets import Fleets, Grant, Tenancy, Waiting
 from corral.usecases.identity import Caller, Place, enter
+from corral.usecases.machines import contact
+from corral.usecases.placement_rows import allocation_row, hold_rows, workload_row
 
 REASONS_ANSWERED = 1_000
 
@@ -170,8 +172,8 @@ def no_access(ctx: Context) -> Refusal:
 
 
 def _whom(ctx: Context) -> str:
-    """Return whom to ask for more: the organisation's contact line, else the operator's, else an admin."""
-    return ctx.org.contact or clusters.site_contact(ctx.tx) or "an admin of the organisation"
+    """Return whom to ask for more, in words."""
+    return contact(ctx) or "an admin of the organisation"
 
 
 def selected(ctx: Context, tenancy: Tenancy, creation: Creation, grant: Grant) -> PlacementAsk:
@@ -251,7 +253,8 @@ def _make(batch: _Batch, tenancy: Tenancy, one: _Ready) -> _Made:
     want = selected(ctx, tenancy, creation, grant)
     plan, reason = _find(batch.tx, tenancy, one, want)
     batch.name_is_taken(ctx, creation.name)
-    workload = _workload_row(tenancy, one, plan, reason)
+    queue_no = tenancy.last_queue_no + 1 if plan is None else None
+    workload = workload_row(ctx, creation, tenancy.cluster_id, queue_no, reason)
     if plan is None:
         tenancy.last_queue_no += 1
         waiting = Waiting(workload["id"], ctx.workspace.id, creation.name, want, creation.time_limit_seconds, reason)
@@ -290,77 +293,6 @@ def _no_capacity(one: _Ready, tenancy: Tenancy, want: PlacementAsk, ahead: Ahead
         machines=[{"name": machine, "reason": reason} for machine, reason in named],
         **left_out,
     )
-
-
-# ---- rows
-
-
-def _workload_row(tenancy: Tenancy, one: _Ready, plan: Plan | None, reason: str) -> dict[str, Any]:
-    ctx, creation, ask = one.ctx, one.ask.creation, one.ask.creation.ask
-    return {
-        "id": new_id(ctx.now),
-        "org_id": ctx.org.id,
-        "workspace_id": ctx.workspace.id,
-        "cluster_id": tenancy.cluster_id,
-        "kind": Kind.COMPUTE_CLUSTER.value,
-        "name": creation.name,
-        "state": State.PROVISIONING.value,
-        "state_since": ctx.now,
-        "step": (Step.WAITING if plan is None else Step.PLACED).value,
-        "step_since": ctx.now,
-        "reason": reason,
-        "wanted": "",
-        "seen": "",
-        "image": creation.image or rules.BASE_IMAGE,
-        "ask": {
-            "gpus": ask.gpus,
-            "vcpu": ask.vcpu,
-            "ram_mib": ask.ram_mib,
-            "storage_mib": ask.storage_mib,
-            "machine": creation.machine,
-            "pool": creation.pool,
-            "gpu_model": creation.gpu_model,
-            "drives": list(creation.drives),
-        },
-        "time_limit_s": creation.time_limit_seconds,
-        "time_left_s": None,
-        "restart_policy": creation.restart_policy,
-        "queued": plan is None,
-        "queue_no": tenancy.last_queue_no + 1 if plan is None else None,
-        "must_end_by": must_end_by(ctx.now, creation.time_limit_seconds) if plan is not None else None,
-        "created_by": ctx.user.id,
-        "created_at": ctx.now,
-        "stop_asked_at": None,
-        "stop_reason": None,
-        "ended_at": None,
-    }
-
-
-def allocation_row(tx: Tx, workload: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
-    return {
-        "id": new_id(tx.now),
-        "org_id": workload["org_id"],
-        "cluster_id": workload["cluster_id"],
-        "workspace_id": workload["workspace_id"],
-        "machine_id": plan.machine_id,
-        "workload_id": workload["id"],
-        "generation": 1,
-        "gpus": len(plan.gpus),
-        "gpu_model": plan.gpu_model,
-        "vcpu": plan.resources.vcpu,
-        "ram_mib": plan.resources.ram_mib,
-        "storage_mib": plan.resources.storage_mib,
-        "placed_at": tx.now,
-        "must_end_by": workload["must_end_by"],
-        "seen_gpus": [],
-    }
-
-
-def hold_rows(held: Mapping[str, Any], plan: Plan) -> list[dict[str, Any]]:
-    return [
-        {"allocation_id": held["id"], "gpu_id": gpu.id, "org_id": held["org_id"], "machine_id": plan.machine_id}
-        for gpu in plan.gpus
-    ]
 
 
 def _write(tx: Tx, tenancies: Mapping[tuple[str, str], Tenancy], made: Sequence[_Made]) -> None:

@@ -21,7 +21,8 @@ from corral.store import allocations, fleet, workloads
 from corral.store.transaction import SITE, Scope, Tx, Wake
 from corral.usecases.context import Context
 from corral.usecases.fleets import Fleets, Line, Tenancy, Waiting
-from corral.usecases.placement import allocation_row, cluster_of, hold_rows, no_access, record_placed, selected
+from corral.usecases.placement import cluster_of, no_access, record_placed, selected
+from corral.usecases.placement_rows import allocation_row, hold_rows
 
 
 @dataclass(frozen=True)

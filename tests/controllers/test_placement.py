@@ -304,6 +304,8 @@ def test_a_gpu_that_is_fenced_from_another_cluster_is_given_to_nobody(
     Host(world_on_both, "there", gpu(1))
     other_cluster(world_on_both, "there")
     here = Host(world_on_both, "here", gpu(1))
-    assert outcome(world_on_both, placer, Creation("cpu", cluster="other")) == "made"
+    assert outcome(world_on_both, placer, Creation("big", cluster="other", gpus=2)) == "NO_CAPACITY", (
+        "now it knows both"
+    )
     here.say(xid(79))
     assert outcome(world_on_both, placer, Creation("dev", cluster="other", gpus=1)) == "NO_CAPACITY"

@@ -52,6 +52,15 @@ def test_it_works_once_it_says_so_whatever_it_said_before(
     assert judged(line) == ""
 
 
+def test_a_line_that_comes_in_parts_is_one(successor: tuple[socket.socket, Line]) -> None:
+    theirs, line = successor
+    for part, read in [(b"wor", []), (b"ks", []), (b"\nru", [b"works"]), (b"ns\n", [b"runs"])]:
+        theirs.sendall(part)
+        assert line.read() == read
+    theirs.close()
+    assert line.read() is None
+
+
 @pytest.mark.parametrize("said", [b"", b"runs\n", b"later: 1\n", b"works"])
 def test_it_has_failed_when_its_line_ends_without_that(successor: tuple[socket.socket, Line], said: bytes) -> None:
     theirs, line = successor

@@ -263,7 +263,7 @@ def test_a_removed_machine_has_no_open_alert_and_nobody_is_told_it_is_up(
 
 
 def open_of(world: World) -> list[str]:
-    return [row["about"] for row in rows(world, alerts, alerts.c.closed_at.is_(None))]
+    return sorted(row["about"] for row in rows(world, alerts, alerts.c.closed_at.is_(None)))
 
 
 def test_the_alert_of_each_part_of_a_gpu_closes_when_they_are_cleared(

@@ -72,6 +72,13 @@ def test_another_number_and_another_slot_are_due_at_once(told: Told) -> None:
     assert told.due(xid(2), xid(3, slot=2))
 
 
+def test_a_number_that_was_harmless_before_and_is_fatal_now_is_due_at_once(told: Told) -> None:
+    link = "NVRM: Xid (PCI:0000:01:00): 149, NETIR_LINK_EVT {} XC0 i0 Link 01 (0x021425c6)"
+    told.judge(KernelLine(1, link.format("Nonfatal")))
+    assert not told.due(KernelLine(2, link.format("Nonfatal")))
+    assert told.due(KernelLine(2, link.format("Nonfatal")), KernelLine(3, link.format("Fatal")))
+
+
 def test_what_is_not_judged_yet_stays_due(told: Told) -> None:
     told.news.judged(report([xid(1), xid(2, 48)]), Judged(-1, 1))
     assert told.due(xid(2, 48))

@@ -24,12 +24,12 @@ AGAIN_AFTER_S = 60.0
 MANY, MANY_AFTER_S = 100, 5.0
 """An agent sends up to 200 lines at a time."""
 MOST_REMEMBERED = 500
-"""Slots and codes; beyond it the others wait until some are forgotten."""
+"""Beyond it the others wait until some are forgotten."""
 READ_BURST, READ_A_SECOND = 1_000.0, 100.0
 """Lines; beyond it they are read when they come again."""
 
-Key = tuple[str, str]
-"""Slot and code; ("", "") for a line that says nothing."""
+Key = tuple[str, str, str]
+"""Slot, code and verdict, for what was harmless may be fatal the next time; "" each for a line that says nothing."""
 
 
 class KernelNews:
@@ -96,4 +96,4 @@ class KernelNews:
 
 def _key(line: wire_faults.KernelLine) -> Key:
     said = read(line.text)
-    return (said.slot, said.code) if said is not None else ("", "")
+    return (said.slot, said.code, said.verdict.value) if said is not None else ("", "", "")

@@ -74,3 +74,9 @@ def test_a_note_is_text_that_shows(text: str) -> None:
 def test_requests_are_limited() -> None:
     clusters.check_open_requests(clusters.OPEN_REQUESTS_MAX - 1)
     assert code(lambda: clusters.check_open_requests(clusters.OPEN_REQUESTS_MAX)) == "CONFLICT"
+
+
+def test_an_entry_names_the_first_tokens_and_counts_all() -> None:
+    told = clusters.revoked([f"t{number}" for number in range(clusters.TOKENS_NAMED + 5)])
+    assert told["tokens"] == clusters.TOKENS_NAMED + 5
+    assert told["revoked"] == [f"t{number}" for number in range(clusters.TOKENS_NAMED)]

@@ -22,6 +22,7 @@ from corral.store.tables.orgs import members, workspace_members
 from corral.store.tables.site import sites
 from corral.store.tables.users import api_tokens
 from corral.store.transaction import SITE, Actor, Wake
+from corral.usecases import access, clusters
 from tests.live_server import DEADLINE_S, Site, eventually, live_server
 from tests.world import World
 
@@ -69,6 +70,23 @@ def test_filters_narrow_and_never_widen(world: World) -> None:
     assert numbers(admin.get(events, params={"since": "2026-03-01T13:00:00+01:00"})) == [3, 2, 1]
     assert admin.get(events, params={"since": "yesterday"}).json()["code"] == "INVALID_REQUEST"
     assert admin.get(events, params={"machine": "m1"}).json()["code"] == "INVALID_REQUEST"
+
+
+def test_events_of_a_cluster_that_was_left_are_found_by_its_name_and_id_as_its_usage_is(world: World) -> None:
+    admin, cluster = world.client("admin"), world.ids.clusters["default"]
+    with world.db.write() as tx:
+        subject = Subject(org=world.ids.orgs["acme"], cluster=cluster)
+        tx.record(Entry("cluster.node.up", subject, {"n": 7}), SITE)
+    with world.act("admin", "acme", "research") as ctx:
+        access.remove(ctx, "default")
+    with world.act("admin", "acme") as ctx:
+        clusters.leave(ctx, "default")
+    for name in ("default", cluster):
+        found = admin.get("/api/v1/orgs/acme/events", params={"cluster": name, "type": "cluster.node.up"})
+        assert numbers(found) == [7]
+        assert admin.get("/api/v1/orgs/acme/usage", params={"cluster": name}).status_code == 200
+    for path in ("events", "usage"):
+        assert admin.get(f"/api/v1/orgs/acme/{path}", params={"cluster": "absent"}).status_code == 404
 
 
 def test_audit_and_events_are_views_of_one_journal(world: World) -> None:

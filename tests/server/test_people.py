@@ -69,7 +69,8 @@ def test_from_the_first_link_to_a_member_at_work(db: Database, tmp_path: Path) -
     assert ok(program.get("/api/v1/orgs"))["items"] == []
     assert ok(program.get("/api/v1/orgs/acme"), 404)["code"] == "NOT_FOUND"
     audit = [entry["type"] for entry in ok(operator.get("/api/v1/site/audit"))["items"]]
-    expected = {"site.started", "org.created", "user.logged_in", "token.created", "ssh_key.added", "access.denied"}
+    expected = {"site.started", "org.created", "org.member.invited", "user.logged_in", "token.created", "ssh_key.added"}
+    expected |= {"access.denied"}
     assert set(audit) == expected
 
 

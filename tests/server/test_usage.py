@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from corral.domain.errors import Refusal
 from corral.domain.prices import PriceTable
 from corral.server.door import page_token
 from corral.server.places import Places
@@ -175,6 +177,35 @@ def test_a_person_asks_so_much_at_once_and_no_more(world: World) -> None:
     assert (answer.status_code, answer.json()["code"]) == (429, "RATE_LIMITED")
     places.give(world.ids.users["admin"])
     assert get(world)["total"] is not None
+
+
+def test_a_file_keeps_its_persons_place_until_it_was_sent(world: World) -> None:
+    places: Places = world.app.state.metering
+    admin = world.ids.users["admin"]
+    held: list[bool] = []
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    async def send(message: Any) -> None:
+        places.take(admin)
+        try:
+            places.take(admin)
+            places.give(admin)
+            held.append(False)
+        except Refusal:
+            held.append(True)
+        places.give(admin)
+
+    headers = [(b"authorization", f"Bearer {world.tokens['admin']}".encode())]
+    scope = {"type": "http", "method": "GET", "path": PATH, "raw_path": PATH.encode(), "root_path": "", "state": {}}
+    scope |= {"query_string": b"format=csv", "headers": headers, "scheme": "http", "http_version": "1.1"}
+    scope |= {"client": ("192.0.2.1", 1), "server": ("corral.test", 80)}
+    asyncio.run(world.app(scope, receive, send))
+    assert held and all(held)
+    for _ in range(2):
+        places.take(admin)  # and it was given back
 
 
 # -- budgets

@@ -195,7 +195,11 @@ def test_unused_tokens_are_revoked_when_the_cluster_is_left(world_on_both: World
     world = world_on_both
     take_access(world)
     made = [token(world) for _ in range(2)]
+    with world.act("admin", org="acme") as ctx:
+        waiting = sorted(one.public_id for one in join_tokens.listed(ctx, "default", None, 9))
     assert leave(world).tokens == 2
+    (entry,) = audit(world, "cluster.removed")
+    assert (entry["tokens"], entry["revoked"]) == (2, waiting)
     assert join(world, made[0].token) == "TOKEN_UNKNOWN"
     use_hosted(world)
     assert join(world, made[1].token) == "TOKEN_UNKNOWN"

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,20 @@ from sqlalchemy import text
 
 from corral.domain import join_tokens as join_token_rules
 from corral.domain.compute_clusters import Creation
+from corral.domain.errors import Refusal
 from corral.domain.faults import Acknowledged
 from corral.domain.permissions import Role
+from corral.domain.quotas import Quota
 from corral.store import fleet
 from corral.store.transaction import Scope
 from corral.usecases import (
+    access,
+    clusters,
     data_location,
     faults,
     join_tokens,
     machine_labels,
+    machines,
     members,
     orgs,
     queue,
@@ -85,9 +91,42 @@ def clear_fault(world: World) -> None:
         faults.clear(ctx, "default", "gpu-1", asked.gpu.uuid, faults.Answered(asked, Acknowledged("boot", 0, None), 0))
 
 
+def grant(world: World) -> None:
+    with world.act("admin", "acme", "private") as ctx:
+        access.put(ctx, "default", ["*"], Quota())
+
+
+def cordon(world: World) -> None:
+    with world.act("admin", "acme") as ctx:
+        machines.cordon(ctx, "default", "gpu-1", "to see")
+
+
+def release_quarantine(world: World) -> None:
+    with world.act("admin", "acme") as ctx:
+        machines.release_quarantine(ctx, "default", "gpu-1")
+
+
+def leave_cluster(world: World) -> None:
+    """It is not left while a workspace has access: the lock comes before that is looked at."""
+    with world.act("admin", "acme") as ctx, suppress(Refusal):
+        clusters.leave(ctx, "default")
+
+
+def come_back(world: World) -> None:
+    with world.act("admin", "acme") as ctx:
+        clusters.use_hosted(ctx)
+
+
+def token_from_a_workspace(world: World) -> None:
+    """The label's pool is granted to it."""
+    with world.act("admin", "acme", "private") as ctx:
+        join_tokens.create_for_workspace(ctx, None, join_token_rules.asked({"pool": "h100"}, 3600))
+
+
 ACTS = [
-    *(remove_key, remove_member, set_role, leave_workspace),
-    *(reserve, place, remove_machine, forget_data_location, clear_fault),
+    *(remove_key, remove_member, set_role, leave_workspace, grant, token_from_a_workspace),
+    *(reserve, place, cordon, release_quarantine, remove_machine, forget_data_location, clear_fault),
+    leave_cluster,
 ]
 
 
@@ -100,6 +139,19 @@ def test_whoever_numbers_allocations_anew_or_changes_what_may_land_waits_for_the
     with world.act("member") as ctx:
         ssh_keys.add(ctx, "laptop", public_key("laptop"))
     create(world, Creation("dev", ssh_keys=["laptop"]))
+    waits_for_the_tenancy(world, act)
+
+
+def test_coming_back_to_the_hosted_cluster_waits_for_the_tenancy(world_on_both: World) -> None:
+    world = world_on_both
+    with world.act("admin", "acme", "research") as ctx:
+        access.remove(ctx, "default")
+    with world.act("admin", "acme") as ctx:
+        clusters.leave(ctx, "default")
+    waits_for_the_tenancy(world, come_back)
+
+
+def waits_for_the_tenancy(world: World, act: Callable[[World], None]) -> None:
     with ThreadPoolExecutor(1) as pool:
         if world.db.is_sqlite:
             pool.submit(act, world).result(20)  # SQLite has one writer

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from corral.domain import join_tokens as join_token_rules
 from corral.domain.errors import Refusal
 from corral.domain.permissions import Role
-from corral.store.transaction import Signal, Wake
-from corral.usecases import access, cluster_requests, clusters, dedicated_clusters, orgs
+from corral.store import journal
+from corral.store.transaction import Scope, Signal, Wake
+from corral.usecases import access, cluster_requests, clusters, dedicated_clusters, join_tokens, orgs
 from tests.world import World
 
 
@@ -64,6 +66,19 @@ def test_what_waits_for_the_operator_goes_with_the_organisation(world_on_both: W
     with world.act("operator") as ctx:
         assert dedicated_clusters.listed(ctx, None, 9) == []
         assert [one.state for one in cluster_requests.of_site(ctx, None, 9)] == ["withdrawn"]
+
+
+def test_its_join_tokens_are_revoked_and_named_in_both_audits(world_on_both: World) -> None:
+    world = world_on_both
+    with world.act("owner", "acme") as ctx:
+        for _ in range(2):
+            join_tokens.create(ctx, "default", join_token_rules.asked({}, 3600))
+        waiting = sorted(one.public_id for one in join_tokens.listed(ctx, "default", None, 9))
+    assert code_of_removal(world, "acme") == "done"
+    for scope in (Scope(world.ids.orgs["acme"]), None):
+        with world.db.read() as tx:
+            (entry,) = journal.newest_first(tx, scope, journal.Filter("audit", ["org.removed"]), before=None, limit=9)
+        assert (entry["data"]["tokens"], entry["data"]["revoked"]) == (2, waiting)
 
 
 def test_machines_of_a_cluster_that_was_left_keep_the_organisation(world: World) -> None:

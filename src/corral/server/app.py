@@ -9,6 +9,7 @@ from typing import Protocol
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.datastructures import State
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
@@ -84,20 +85,8 @@ def create_app(
         redoc_url=None,
         middleware=[Middleware(RequestIds), Middleware(BodyLimit)],
     )
-    app.state.config = config
-    app.state.db = db
-    app.state.last_used = LastUsed(db)
-    app.state.attempts = Attempts()
-    app.state.denials = Denials()
-    app.state.traces = Traces()
-    app.state.explaining = Places(EXPLAINS_OF_A_USER, "questions where something would go")
-    app.state.exporting = Places(EXPORTS_OF_A_USER, "exports")
-    app.state.metering = Places(USAGE_OF_A_USER, "questions about usage")
-    app.state.clearing = Places(CLEARINGS_OF_A_USER, "GPU faults that are being cleared")
-    app.state.seal = SiteKey(config.state_dir)
-    app.state.outbound = Outbound(app.state.seal, Messages())
-    app.state.on_lease_lost = stop_process
     app.state.artefact = artefact or ArtefactStore(config.state_dir / "artefact")
+    _remember(app.state, config, db)
     errors.install(app)
     for router in ROUTERS:
         # Not include_router: it hides the routes behind one that has no path to look a rule up by.
@@ -106,6 +95,23 @@ def create_app(
     openapi.install(app)
     _check_rules(app)
     return app
+
+
+def _remember(state: State, config: Config, db: Database) -> None:
+    """Give the application what its routes share, in memory, whether or not its parts run."""
+    state.config = config
+    state.db = db
+    state.last_used = LastUsed(db)
+    state.attempts = Attempts()
+    state.denials = Denials()
+    state.traces = Traces()
+    state.explaining = Places(EXPLAINS_OF_A_USER, "questions where something would go")
+    state.exporting = Places(EXPORTS_OF_A_USER, "exports")
+    state.metering = Places(USAGE_OF_A_USER, "questions about usage")
+    state.clearing = Places(CLEARINGS_OF_A_USER, "GPU faults that are being cleared")
+    state.seal = SiteKey(config.state_dir)
+    state.outbound = Outbound(state.seal, Messages())
+    state.on_lease_lost = stop_process
 
 
 class Part(Protocol):

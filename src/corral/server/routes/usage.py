@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from enum import Enum
 from itertools import islice
@@ -107,9 +108,13 @@ def show_usage(
     `format=csv`: all groups as one file. Members get the usage of workloads they made, in their workspaces.
     """
     places: Places = request.app.state.metering
-    with door.read() as ctx, places.held(ctx.user.id):
+    with door.read() as ctx, ExitStack() as until_sent:
+        until_sent.enter_context(places.held(ctx.user.id))
         report = use.report(ctx, query)
-        return _CsvFile(_written(report)) if format is UsageFormat.CSV else _page(report, page)
+        if format is UsageFormat.JSON:
+            return _page(report, page)
+        file = until_sent.enter_context(_written(report))
+        return _CsvFile(file, until_sent.pop_all())
 
 
 def _page(report: use.Report, page: Paging) -> UsageList:
@@ -149,18 +154,18 @@ def _moment(seconds: int) -> datetime:
 
 
 class _CsvFile(StreamingResponse):
-    """A file that is closed when it was sent, or cannot be."""
+    """A file; when it was sent, or cannot be, it is closed and its person's place given back."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], until_sent: ExitStack) -> None:
         headers = {"Content-Disposition": 'attachment; filename="usage.csv"', "Cache-Control": "no-store"}
         super().__init__(iter(lambda: file.read(_CHUNK), b""), media_type=csv_cells.MEDIA_TYPE, headers=headers)
-        self._file = file
+        self._until_sent = until_sent
 
     async def __call__(self, *asgi: Any) -> None:
         try:
             await super().__call__(*asgi)
         finally:
-            self._file.close()
+            self._until_sent.close()
 
 
 def _written(report: use.Report) -> IO[bytes]:

@@ -28,6 +28,12 @@ HOSTILE = [
 ]
 
 
+def test_what_is_not_named_is_counted() -> None:
+    assert output.first_of(["a", "b"], 0) == "a, b"
+    assert output.first_of(["a", "b"], 3) == "a, b and 3 more"
+    assert output.first_of([], 0) == "-"
+
+
 def test_of_a_refusals_details_what_there_is_none_of_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
     details = {"quota": "gpu_hours_month", "month": None, "in_use": 0, "field": "gpus"}
     run._show(CorralError("QUOTA_EXCEEDED", "Too much.", details), as_json=False)

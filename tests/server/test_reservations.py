@@ -45,6 +45,7 @@ def test_a_reservation_is_answered_in_utc(world: World) -> None:
         "goes_on": [],
         "goes_on_left_out": 0,
         "kept_out": [],
+        "kept_out_left_out": 0,
     }
 
 
@@ -121,6 +122,7 @@ def test_a_dry_run_tells_and_changes_nothing(world: World) -> None:
         ],
         "goes_on_left_out": 0,
         "kept_out": ["research"],
+        "kept_out_left_out": 0,
     }
     assert [one["id"] for one in told["conflicts"]] == [other["id"]]
     gone = world.client("admin").delete(f"{PATH}/{other['id']}", params={"dry_run": "true"}).json()
@@ -272,7 +274,9 @@ def test_labels_are_put_with_who_can_use_the_machine_then(world: World) -> None:
         "before": before,
         "after": {**before, "rack": "r1"},
         "workspaces_before": ["research"],
+        "workspaces_before_left_out": 0,
         "workspaces_after": ["research"],
+        "workspaces_after_left_out": 0,
         "stays": [],
         "reservations": [],
     }

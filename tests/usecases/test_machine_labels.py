@@ -8,11 +8,14 @@ import pytest
 from sqlalchemy import select, update
 
 from corral.domain.errors import Refusal
+from corral.domain.workspaces import Some
 from corral.store import journal
+from corral.store.tables.access import access_pools
 from corral.store.tables.machines import machines
 from corral.store.tables.workloads import allocations
 from corral.store.transaction import Row, Scope
-from corral.usecases import machine_labels
+from corral.usecases import machine_labels, reservations
+from corral.usecases import machines as machine_acts
 from corral.usecases.machine_labels import Move
 from tests.usecases.test_reservations import asked, grant, make
 from tests.world import World
@@ -110,10 +113,28 @@ def test_who_can_use_it_is_told_before_and_after_and_running_work_stays(world: W
         told = machine_labels.preview(ctx, "default", "m", {"pool": "a100"})
     assert where(world)["pool"] == "h100" and entries(world, "audit") == []
     assert told == place(world, pool="a100")
-    assert (told.workspaces_before, told.workspaces_after) == (["private", "research"], ["research"])
+    assert (told.workspaces_before, told.workspaces_after) == (Some(["private", "research"], 0), Some(["research"], 0))
     assert [(work.workspace, work.name) for work in told.stays] == [("private", "dev")]
     with world.db.read() as tx:
         assert {held["stop_asked_at"] for held in tx.all(select(allocations))} == {None}
+
+
+def test_of_many_workspaces_the_first_are_named_and_the_rest_counted_and_what_stays_is_right_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("corral.store.workspaces.LISTED", 1)
+    with world.db.write() as tx:
+        tx.run(update(access_pools).values(pool="*"))
+    world.add_workload("ours", "m")
+    with world.act("admin", "acme") as ctx:
+        told = machine_labels.preview(ctx, "default", "m", {"pool": "a100"})
+        effect = reservations.preview(ctx, "default", asked(1, 2, ["m"])).effect
+        spared = reservations.preview(ctx, "default", asked(1, 2, ["m"], workspaces=["private"])).effect
+        affected = machine_acts.affected(ctx, "default", "m")
+    assert told.workspaces_before == told.workspaces_after == affected.workspaces == Some(["private"], 1)
+    assert told.stays == []  # "research" is not named, and can use it
+    assert (effect.kept_out, effect.kept_out_left_out) == (["private"], 1)
+    assert (spared.kept_out, spared.kept_out_left_out) == (["research"], 0)
 
 
 def test_a_preview_tells_what_reserves_the_machine_then(world: World) -> None:

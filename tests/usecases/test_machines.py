@@ -12,6 +12,7 @@ from sqlalchemy import event, insert, select, update
 from corral.domain.errors import Refusal
 from corral.domain.inventory import Condition, Gpu, GpuCounts, GpuState, Inventory
 from corral.domain.machines import MachineRef, MachineState
+from corral.domain.workspaces import Some
 from corral.store import fleet, journal
 from corral.store import inventory as gpu_rows
 from corral.store import machines as machine_rows
@@ -220,7 +221,7 @@ def test_a_dry_run_tells_who_is_affected_and_changes_nothing(world_on_both: Worl
     with world_on_both.act("admin", org="acme") as ctx:
         told = use.affected(ctx, "default", "m")
     assert [(work.workspace, work.name, work.gpus) for work in told.running] == [("research", "dev", 1)]
-    assert told.workspaces == ["research"]
+    assert told.workspaces == Some(["research"], 0)
 
 
 def test_another_organisations_machine_is_not_there(world_on_both: World) -> None:
@@ -354,9 +355,9 @@ def test_machines_outside_a_workspaces_pools_are_not_shown(world_on_both: World)
     grant(world_on_both, "x", "z", "")  # a pool without a name is none: the last grants nothing
     assert list(offered(world_on_both)) == ["x"]
     with world_on_both.act("admin", org="acme") as ctx:
-        assert use.affected(ctx, "default", "x").workspaces == ["research"]
-        assert use.affected(ctx, "default", "y").workspaces == []
-        assert use.affected(ctx, "default", "none").workspaces == []
+        assert use.affected(ctx, "default", "x").workspaces == Some(["research"], 0)
+        assert use.affected(ctx, "default", "y").workspaces == Some([], 0)
+        assert use.affected(ctx, "default", "none").workspaces == Some([], 0)
 
 
 def test_a_reached_quota_is_said(world_on_both: World) -> None:

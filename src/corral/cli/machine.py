@@ -10,7 +10,7 @@ import click
 from corral.cli.data_location import data_location, disk_lines, location_line
 from corral.cli.gpu_faults import clear_fault, faults
 from corral.cli.machine_place import place as place_machine
-from corral.cli.output import Column, age, column, details, emit, gib, safe, say, shown, state_style, table
+from corral.cli.output import Column, age, column, details, emit, first_of, gib, safe, say, shown, state_style, table
 from corral.cli.place import Place, at
 from corral.cli.removal import remove
 from corral.cli.root import Group
@@ -188,7 +188,7 @@ _RUNNING = [
 
 def _draw_affected(told: Affected) -> None:
     say(f"Runs on it: {_works(told) or 'nothing'}")
-    say(f"May use it: {shown(told.workspaces)}")
+    say(f"May use it: {first_of(told.workspaces, told.workspaces_left_out)}")
 
 
 def _works(told: Affected) -> str:

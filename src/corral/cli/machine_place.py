@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from corral.cli.output import emit, safe, say, shown
+from corral.cli.output import emit, first_of, safe, say, shown
 from corral.cli.place import Place, at
 from corral.cli.root import Command
 
@@ -40,8 +40,10 @@ def _draw(told: Placement) -> None:
             say(f"{label}: {shown(before)} -> {shown(after)}")
     if told.before == told.after:
         say("Nothing changes.")
-    say(f"Can use it now: {shown(told.workspaces_before)}" if told.dry_run else f"{safe(told.name)} is placed.")
-    say(f"Can use it {'after' if told.dry_run else 'now'}: {shown(told.workspaces_after)}")
+    before = first_of(told.workspaces_before, told.workspaces_before_left_out)
+    say(f"Can use it now: {before}" if told.dry_run else f"{safe(told.name)} is placed.")
+    after = first_of(told.workspaces_after, told.workspaces_after_left_out)
+    say(f"Can use it {'after' if told.dry_run else 'now'}: {after}")
     if told.stays:
         works = ", ".join(f"{safe(work.workspace)}/{safe(work.name)}" for work in told.stays)
         say(f"Stays, though its workspace can no longer use the machine: {works}")

@@ -66,6 +66,11 @@ def field(row: Any, path: str) -> Any:
     return row
 
 
+def first_of(names: Sequence[str], left_out: int) -> str:
+    """Return names for people, and how many more there are."""
+    return shown(list(names)) + (f" and {left_out} more" if left_out else "")
+
+
 def shown(value: object) -> str:
     """Return a value for people: `-` for nothing, yes/no, lists with commas, safe."""
     if value is None or value == "" or value == []:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from corral.cli.confirm import typed_name, warn
-from corral.cli.output import emit, safe, say, shown
+from corral.cli.output import emit, first_of, safe, say
 from corral.cli.place import Place, at
 from corral.cli.root import Command
 from corral.client.machine_models import Removal
@@ -51,7 +51,7 @@ def _draw(told: Removal) -> None:
     say(f"Runs on it: {_named(told.stopped) or 'nothing'}")
     for line in _warnings(told)[bool(told.stopped) :]:
         say(line)
-    say(f"May use it: {shown(told.workspaces)}")
+    say(f"May use it: {first_of(told.workspaces, told.workspaces_left_out)}")
     _say_uninstall(told, "Once it is removed, take")
 
 

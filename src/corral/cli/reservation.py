@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from corral.cli.local_time import Zone, moment, zone
-from corral.cli.output import Column, column, details, emit, safe, say, shown, state_style, table
+from corral.cli.output import Column, column, details, emit, first_of, safe, say, shown, state_style, table
 from corral.cli.place import Place, at
 from corral.cli.root import Group
 
@@ -127,11 +127,15 @@ def remove(place: Place, id: str, dry_run: bool) -> None:
     """Remove a reservation. What waited for its end is tried at once."""
     if dry_run:
         told = place.cluster.reservations.would_remove(id)
-        emit(told.raw, lambda: say(f"Would let in again: {shown(told.effect.kept_out)}"))
+        emit(told.raw, lambda: say(f"Would let in again: {_kept_out(told.effect)}"))
         return
     gone = place.cluster.reservations.remove(id)
     raw = gone.raw if gone is not None else {"removed": True}
-    emit(raw, lambda: say("Removed." if gone is None else f"Removed. Let in again: {shown(gone.effect.kept_out)}"))
+    emit(raw, lambda: say("Removed." if gone is None else f"Removed. Let in again: {_kept_out(gone.effect)}"))
+
+
+def _kept_out(effect: Effect) -> str:
+    return first_of(effect.kept_out, effect.kept_out_left_out)
 
 
 def _draw_preview(told: ReservationPreview, where: Zone) -> None:
@@ -150,7 +154,7 @@ def _draw_effect(effect: Effect, where: Zone) -> None:
     more = machines - len(effect.machines[:NAMED])
     named = shown(effect.machines[:NAMED]) + (f" and {more} more" if more and effect.machines else "")
     say(f"Machines: {machines}" + (f" ({named})" if effect.machines else ""))
-    say(f"Kept out: {shown(effect.kept_out)}")
+    say(f"Kept out: {_kept_out(effect)}")
     if not effect.goes_on and not effect.goes_on_left_out:
         return
     left_out = f", and {effect.goes_on_left_out} more" if effect.goes_on_left_out else ""

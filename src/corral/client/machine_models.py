@@ -195,6 +195,7 @@ class Affected(View):
     dry_run: bool
     running: list[Running]
     workspaces: list[str]
+    workspaces_left_out: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,6 +60,7 @@ class Effect(View):
     kept_out: list[str]
     machines_left_out: int = 0
     goes_on_left_out: int = 0
+    kept_out_left_out: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +111,8 @@ class Placement(View):
     workspaces_before: list[str]
     workspaces_after: list[str]
     stays: list[Running]
+    workspaces_before_left_out: int = 0
+    workspaces_after_left_out: int = 0
     reservations: list[Window] = field(default_factory=list)
 
 

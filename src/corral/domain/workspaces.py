@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from corral.domain.errors import Refusal
 from corral.domain.ids import display_name, slug
 
 NAMED = 5
 """How many workloads a refusal names."""
+LISTED = 100
+"""How many of the workspaces that something affects are named; the rest are counted."""
+
+
+@dataclass(frozen=True)
+class Some:
+    """Workspaces, by short name: the first of them, and how many more there are."""
+
+    named: Sequence[str]
+    left_out: int
 
 
 def workspace_slug(text: str) -> str:

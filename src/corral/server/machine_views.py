@@ -155,12 +155,13 @@ class MachineDetails(BaseModel):
 
 
 class Affected(BaseModel):
-    """What runs on the machine, and the workspaces that may use it."""
+    """What runs on the machine, and the first workspaces that may use it; `workspaces_left_out` counts the rest."""
 
     name: str
     dry_run: bool
     running: list[RunningView]
     workspaces: list[str]
+    workspaces_left_out: int
 
 
 class Machines(BaseModel):
@@ -197,7 +198,13 @@ class AllocatedMachines(BaseModel):
 def affected(told: use.Affected, *, dry_run: bool) -> Affected:
     """Return what an act touched, or (`dry_run`) would touch."""
     running = [RunningView(**vars(work)) for work in told.running]
-    return Affected(name=told.name, dry_run=dry_run, running=running, workspaces=list(told.workspaces))
+    return Affected(
+        name=told.name,
+        dry_run=dry_run,
+        running=running,
+        workspaces=list(told.workspaces.named),
+        workspaces_left_out=told.workspaces.left_out,
+    )
 
 
 def allocated(offered: use.Offered) -> AllocatedMachine:

@@ -23,6 +23,7 @@ from sqlalchemy import (
 )
 
 from corral.domain.machines import MachineRef, MachineState
+from corral.domain.workspaces import Some
 from corral.store.access import covers
 from corral.store.inventory import holding
 from corral.store.tables.access import access, access_pools
@@ -31,6 +32,7 @@ from corral.store.tables.machines import liveness, machine_sessions, machines
 from corral.store.tables.orgs import workspaces
 from corral.store.tables.workloads import allocations, workloads
 from corral.store.transaction import Scope, Tx
+from corral.store.workspaces import some
 
 _WITH_LAST_SEEN = select(machines, liveness.c.last_seen).outerjoin(liveness, liveness.c.machine_id == machines.c.id)
 # What a fleet that comes back asks thousands of times: built once, not at each call.
@@ -212,19 +214,24 @@ def sessions_of(tx: Tx, ref: MachineRef, limit: int) -> Sequence[RowMapping]:
     )
 
 
-def workspaces_that_may_use(tx: Tx, scope: Scope, cluster_id: str, pool: str) -> Sequence[str]:
-    """Return the short names of the workspaces that are granted a machine of this pool."""
+def workspaces_that_may_use(tx: Tx, scope: Scope, cluster_id: str, pool: str) -> Some:
+    """Return the workspaces that are granted a machine of this pool."""
+    return some(tx, _able(scope, cluster_id, pool))
+
+
+def able_of(tx: Tx, scope: Scope, cluster_id: str, pool: str, slugs: Collection[str]) -> set[str]:
+    """Return those of the workspaces, by short name, that are granted a machine of this pool."""
+    query = _able(scope, cluster_id, pool).where(workspaces.c.slug.in_(sorted(slugs)))
+    return {row["slug"] for row in tx.all(query)} if slugs else set()
+
+
+def _able(scope: Scope, cluster_id: str, pool: str) -> Select[Any]:
     granted = _grants().where(access.c.org_id == scope.org, access.c.cluster_id == cluster_id, covers(literal(pool)))
-    rows = tx.all(
-        select(workspaces.c.slug)
-        .where(
-            workspaces.c.org_id == scope.org,
-            workspaces.c.removed_at.is_(None),
-            workspaces.c.id.in_(granted.with_only_columns(access.c.workspace_id)),
-        )
-        .order_by(workspaces.c.slug)
+    return select(workspaces.c.slug).where(
+        workspaces.c.org_id == scope.org,
+        workspaces.c.removed_at.is_(None),
+        workspaces.c.id.in_(granted.with_only_columns(access.c.workspace_id)),
     )
-    return [row["slug"] for row in rows]
 
 
 def of_workspace(

@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, RowMapping, Select, exists, false, func, or_, select
 
 from corral.domain.reservations import Window, whom
+from corral.domain.workspaces import Some
 from corral.store import reservations as rows
 from corral.store.access import covers
 from corral.store.inventory import holding
@@ -23,6 +24,7 @@ from corral.store.tables.orgs import workspace_members, workspaces
 from corral.store.tables.reservations import reservation_machines, reservations
 from corral.store.tables.workloads import allocations, workloads
 from corral.store.transaction import Scope, Tx
+from corral.store.workspaces import some
 
 _R, _M = reservations.c, machines.c
 FEW = 1_001
@@ -199,21 +201,21 @@ def _holding(what: Covered, stays: Stays) -> Select[Any]:
     )
 
 
-def workspaces_that_may_use(tx: Tx, what: Covered, who: Seer) -> Mapping[str, str]:
-    """Return the workspaces (a member: of theirs) that are granted one of the machines: short names by id, in order."""
+def kept_out(tx: Tx, what: Covered, spared: Collection[str], who: Seer) -> Some:
+    """Return the workspaces (a member: of theirs), but those `spared`, that are granted one of the machines."""
     pools = select(_M.pool).where(*what.terms()).distinct().subquery()
     granted = (
         select(access_pools.c.workspace_id)
         .join(pools, covers(pools.c.pool))
         .where(access_pools.c.cluster_id == what.cluster_id)
     )
-    found = tx.all(
-        select(workspaces.c.id, workspaces.c.slug)
-        .where(workspaces.c.org_id == what.scope.org, workspaces.c.removed_at.is_(None), workspaces.c.id.in_(granted))
-        .where(*who.workspaces())
-        .order_by(workspaces.c.slug)
+    query = select(workspaces.c.slug).where(
+        workspaces.c.org_id == what.scope.org,
+        workspaces.c.removed_at.is_(None),
+        workspaces.c.id.in_(granted),
+        workspaces.c.id.not_in(list(spared)),
     )
-    return {row["id"]: row["slug"] for row in found}
+    return some(tx, query.where(*who.workspaces()))
 
 
 # --- other reservations

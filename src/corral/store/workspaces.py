@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import RowMapping, delete, func, insert, select, update
+from sqlalchemy import RowMapping, Select, delete, func, insert, select, update
 
+from corral.domain.workspaces import LISTED, Some
 from corral.store.tables.machines import machines
 from corral.store.tables.orgs import workspace_members, workspaces
 from corral.store.tables.users import users
@@ -125,3 +127,10 @@ def count_machines(tx: Tx, scope: Scope) -> int:
     """Return how many machines the organisation has enrolled, in every cluster."""
     query = select(func.count()).select_from(machines)
     return int(tx.scalar(query.where(machines.c.org_id == scope.org, machines.c.removed_at.is_(None))))
+
+
+def some(tx: Tx, query: Select[Any]) -> Some:
+    """Return the first, by short name, of the workspaces that a query for their `slug` finds, and how many more."""
+    counted = query.add_columns(func.count().over().label("all")).order_by(workspaces.c.slug).limit(LISTED)
+    rows = tx.all(counted)
+    return Some([row["slug"] for row in rows], int(rows[0]["all"]) - len(rows) if rows else 0)

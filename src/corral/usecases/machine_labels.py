@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from corral.domain import labels as rules
 from corral.domain.reservations import Window
+from corral.domain.workspaces import Some
 from corral.store import fleet, reserved
 from corral.store import machines as rows
 from corral.store.transaction import Row
@@ -28,8 +29,8 @@ class Move:
     name: str
     before: Mapping[str, str]
     after: Mapping[str, str]
-    workspaces_before: Sequence[str]
-    workspaces_after: Sequence[str]
+    workspaces_before: Some
+    workspaces_after: Some
     stays: Sequence[Running]
     windows: Sequence[Window]
 
@@ -67,5 +68,7 @@ def _move(ctx: Context, row: Row, changed: Mapping[str, str]) -> Move:
     there = machines.running(ctx, rows.ref_of(row))
     moved = {"id": row["id"], "cluster_id": row["cluster_id"], "pool": after["pool"]}
     windows = reserved.windows_on(ctx.tx, ctx.scope, [moved]).get(row["id"], ())
-    stays = [work for work in there if work.workspace not in able[1]]
+    theirs = {work.workspace for work in there}
+    still = rows.able_of(ctx.tx, ctx.scope, row["cluster_id"], after["pool"], theirs)
+    stays = [work for work in there if work.workspace not in still]
     return Move(row["name"], before, after, able[0], able[1], stays, windows)

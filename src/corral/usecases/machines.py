@@ -21,6 +21,7 @@ from corral.domain.inventory import Condition, Gpu, GpuChange, Inventory, pressu
 from corral.domain.machines import MachineRef, MachineState, Quarantine
 from corral.domain.quotas import Reached
 from corral.domain.reservations import Window
+from corral.domain.workspaces import Some
 from corral.store import clusters as cluster_rows
 from corral.store import faults as fault_rows
 from corral.store import fleet, reserved
@@ -190,7 +191,7 @@ class Affected:
 
     name: str
     running: Sequence[Running]
-    workspaces: Sequence[str]
+    workspaces: Some
     """Those that may use the machine."""
 
 

@@ -74,6 +74,7 @@ class Effect:
     goes_on: Sequence[Work]
     goes_on_left_out: int
     kept_out: Sequence[str]
+    kept_out_left_out: int
 
 
 @dataclass(frozen=True)
@@ -335,13 +336,14 @@ def _effect(ctx: Context, what: Covered, spared: Mapping[str, str], window: tupl
     over = rules.state(*window, ctx.now) is State.PAST
     work = [] if over else reserved.work_on(ctx.tx, what, stays, who, SHOWN)
     total = 0 if over else reserved.count_work(ctx.tx, what, stays)
-    able = reserved.workspaces_that_may_use(ctx.tx, what, who)
+    kept_out = reserved.kept_out(ctx.tx, what, spared, who)
     return Effect(
         [machine["name"] for machine in machines],
         reserved.count(ctx.tx, what) - len(machines),
         [Work(**one) for one in work],
         total - len(work),
-        [slug for id, slug in able.items() if id not in spared],
+        kept_out.named,
+        kept_out.left_out,
     )
 
 

@@ -33,14 +33,17 @@ class PlacementLabels(BaseModel):
 
 class Placement(BaseModel):
     """`stays`: work there of workspaces that can no longer use the machine; it goes on. `reservations`: those that
-    cover the machine with these labels."""
+    cover the machine with these labels. Of the workspaces that can use it the first are named, `…_left_out` counts the
+    rest."""
 
     name: str
     dry_run: bool
     before: PlacementLabels
     after: PlacementLabels
     workspaces_before: list[str]
+    workspaces_before_left_out: int
     workspaces_after: list[str]
+    workspaces_after_left_out: int
     stays: list[RunningView]
     reservations: list[WindowView]
 
@@ -69,8 +72,10 @@ def _view(move: use.Move, *, dry_run: bool) -> Placement:
         dry_run=dry_run,
         before=PlacementLabels(**move.before),
         after=PlacementLabels(**move.after),
-        workspaces_before=list(move.workspaces_before),
-        workspaces_after=list(move.workspaces_after),
+        workspaces_before=list(move.workspaces_before.named),
+        workspaces_before_left_out=move.workspaces_before.left_out,
+        workspaces_after=list(move.workspaces_after.named),
+        workspaces_after_left_out=move.workspaces_after.left_out,
         stays=[RunningView(**vars(work)) for work in move.stays],
         reservations=[WindowView.of(window) for window in move.windows],
     )

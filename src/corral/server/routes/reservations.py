@@ -80,13 +80,14 @@ class WorkView(BaseModel):
 class EffectView(BaseModel):
     """`machines`: those covered now. `goes_on`: what runs there, is not of those it is for, and is not sure to end
     before the window: it is not ended. `kept_out`: workspaces that may use the machines and are not named. Members
-    see what their workspaces do; `…_left_out` counts the rest."""
+    see what their workspaces do; the first are named, `…_left_out` counts the rest."""
 
     machines: list[str]
     machines_left_out: int
     goes_on: list[WorkView]
     goes_on_left_out: int
     kept_out: list[str]
+    kept_out_left_out: int
 
 
 class ReservationDetails(BaseModel):

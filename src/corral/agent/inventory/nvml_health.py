@@ -62,8 +62,8 @@ class HealthReader:
         for link in range(nvml.NVML_NVLINK_MAX_LINKS if told == NOT_TOLD else min(told, nvml.NVML_NVLINK_MAX_LINKS)):
             try:
                 states.append(int(nvml.nvmlDeviceGetNvLinkState(handle, link)))
-            except nvml.NVMLError as error:
-                if error.value in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_INVALID_ARGUMENT):
+            except (nvml.NVMLError, ValueError) as error:
+                if getattr(error, "value", None) in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_INVALID_ARGUMENT):
                     break
         return len(states), sum(state == nvml.NVML_FEATURE_ENABLED for state in states)
 

@@ -59,7 +59,8 @@ def live_on(tx: Tx, ref: MachineRef) -> Mapping[Identity, Sequence[RowMapping]]:
 
 
 def latch(tx: Tx, id: str, ref: MachineRef, gpu: Identity, fault: Fault) -> None:
-    """Latch a fault of a GPU that this machine has. The tenancy is locked, so nobody else does it meanwhile."""
+    """Latch a fault of a GPU that this machine has. The tenancy is locked, so nobody else there does it meanwhile;
+    of two in different clusters the index refuses the second, whose report is taken in again."""
     vendor, uuid = gpu
     tx.run(
         insert(gpu_faults).values(

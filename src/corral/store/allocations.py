@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import and_, bindparam, case, func, insert, or_, select, update
 
 from corral.store.tables.machines import gpus, machines
 from corral.store.tables.orgs import members, workspace_members
@@ -89,10 +89,12 @@ def exists(tx: Tx, id: str) -> bool:
 
 
 def of_workloads(tx: Tx, scope: Scope, workload_ids: Collection[str]) -> dict[str, Row]:
-    """Return each workload's newest allocation, with its machine's name, state and inventory."""
+    """Return each workload's live allocation, or else its newest, with its machine's name, state and inventory."""
     if not workload_ids:
         return {}
-    newest = func.row_number().over(partition_by=_A.workload_id, order_by=(_A.placed_at.desc(), _A.id.desc()))
+    live_first = case((_A.released_at.is_(None), 0), else_=1)
+    order = (live_first, _A.placed_at.desc(), _A.id.desc())
+    newest = func.row_number().over(partition_by=_A.workload_id, order_by=order)
     ranked = (
         select(_A.id, newest.label("rank"))
         .where(_A.org_id == scope.org, _A.workload_id.in_(list(workload_ids)))

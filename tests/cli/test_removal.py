@@ -12,6 +12,7 @@ from sqlalchemy import update
 
 from corral.store.tables.machines import machines
 from tests.cli.conftest import Cli, Running
+from tests.conftest import Clock
 
 
 def typing(monkeypatch: pytest.MonkeyPatch, text: str) -> list[str]:
@@ -28,7 +29,7 @@ def typing(monkeypatch: pytest.MonkeyPatch, text: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("fleet")
-def test_what_stops_is_said_and_the_name_is_asked_for(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stops_is_said_and_the_name_is_asked_for(cli: Cli, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, more in (("again", ["--restart-policy", "on_machine_loss"]), ("once", [])):
         made = cli("member", "compute", "create", name, "--machine", "sim-00001", "--gpus", "1", "--wait", *more)
         assert made.code == 0, made.err
@@ -46,6 +47,7 @@ def test_what_stops_is_said_and_the_name_is_asked_for(cli: Cli, monkeypatch: pyt
     assert "Placed again elsewhere, without what it had stored: research/again." in wrong.err
     assert "Ends as lost: research/once." in wrong.err
 
+    clock.forward(1)  # what is placed again is placed later
     typing(monkeypatch, "sim-00001")
     gone = cli("admin", "machine", "remove", "sim-00001", "--force")
     assert gone.code == 0

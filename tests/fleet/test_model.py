@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
@@ -53,6 +53,8 @@ from tests.world import World
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 """A failure is told as it was found: making it smaller against a database takes minutes."""
 QUOTA = 5
+VCPUS = 6
+"""The workspace's quota of vCPU: each workload takes one."""
 GPUS = 2
 POOLS = ("a", "b")
 LIMIT_S = 1800
@@ -117,6 +119,8 @@ class Work:
     name: str
     box: str
     limit_s: int | None
+    again: bool = False
+    """It is placed again when its machine is lost."""
     told_to_stop: bool = False
 
 
@@ -309,15 +313,38 @@ class Site(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 9), force=st.booleans(), seldom=st.integers(0, 2))
     def remove(self, number: int, force: bool, seldom: int) -> None:
-        box = self.some(number, removed=False)
-        if box is None or seldom:
+        if not seldom:
+            self._remove(self.some(number, removed=False), force)
+
+    @precondition(lambda self: any(work.again for work in self.model.known.values()))
+    @rule(number=st.integers(0, 9), seldom=st.integers(0, 2))
+    def lose(self, number: int, seldom: int) -> None:
+        """A machine with work that is placed again elsewhere is removed by force."""
+        names = sorted(work.box for work in self.model.known.values() if work.again)
+        if not seldom:
+            self._remove(self.some(0, name=names[number % len(names)], removed=False), force=True)
+
+    def _remove(self, box: Box | None, force: bool) -> None:
+        if box is None:
             return
         busy = any(work.box == box.name for work in self.model.known.values())
         answer = self.ask(ADMIN[box.org], "DELETE", self.node(box), params={"force": str(force).lower()})
         assert answer.status_code == (409 if busy and not force else 200), answer.text
         if answer.status_code == 200:
             box.removed, box.up = True, False
+            for work in [work for work in self.model.known.values() if work.box == box.name]:
+                self._lost(work)
             self.model.known = {id: work for id, work in self.model.known.items() if work.box != box.name}
+
+    def _lost(self, work: Work) -> None:
+        """What its machine's loss ended waits to be placed again if it asked for that, and else is over."""
+        mine = select(workloads.c.queued, workloads.c.ended_at, workloads.c.stop_asked_at)
+        with self.world.db.read() as tx:
+            row = tx.one(mine.where(workloads.c.name == work.name))
+        assert row is not None
+        if work.limit_s is None or not work.again:  # past its limit it is over in any case
+            assert row["queued"] == (work.again and row["stop_asked_at"] is None), (work, row)
+            assert (row["ended_at"] is None) == row["queued"], (work, row)
 
     @rule(number=st.integers(0, 9), card=st.integers(0, GPUS - 1))
     def fault(self, number: int, card: int) -> None:
@@ -398,33 +425,62 @@ class Site(RuleBasedStateMachine):
     @rule(org=st.sampled_from(ORGS), pools=st.sampled_from((("a",), ("b",), POOLS)))
     def grant(self, org: str, pools: tuple[str, ...]) -> None:
         path = f"{org}/workspaces/research/access/default"
-        body, changes = {"pools": list(pools), "quota": {"gpus": QUOTA}}, set(pools) != self.model.granted[org]
+        body = {"pools": list(pools), "quota": {"gpus": QUOTA, "vcpu": VCPUS}}
+        changes = set(pools) != self.model.granted[org]
         assert self.ask(ADMIN[org], "PUT", path, json=body, changes=changes).status_code == 200
         self.model.granted[org] = set(pools)
+
+    @rule(org=st.sampled_from(ORGS), number=st.integers(0, 9))
+    def leave_and_come_back(self, org: str, number: int) -> None:
+        """The hosted cluster is left when nothing lives there, and used again with its machines."""
+        access_path = f"{org}/workspaces/research/access/default"
+        answer = self.ask(ADMIN[org], "DELETE", access_path)
+        if answer.status_code == 409:
+            assert self._alive(org), answer.text
+            return
+        assert answer.status_code == 204 and not self._alive(org), answer.text
+        assert self.ask(ADMIN[org], "DELETE", f"{org}/clusters/default").status_code == 200
+        with pytest.raises(Refusal):
+            create(self.world, Creation(f"{self.run}-left"), MEMBER[org], fleets=self.fleets)
+        self.report(number)
+        nodes = f"{org}/clusters/default/nodes"
+        assert self.ask(ADMIN[org], "GET", nodes).status_code == 404
+        assert self.ask(ADMIN[org], "POST", f"{org}/hosted-cluster").json()["slug"] == "default"
+        body = {"pools": list(POOLS), "quota": {"gpus": QUOTA, "vcpu": VCPUS}}
+        assert self.ask(ADMIN[org], "PUT", access_path, json=body).status_code == 200
+        self.model.granted[org] = set(POOLS)
+        self.look()
+
+    def _alive(self, org: str) -> bool:
+        mine = (workloads.c.org_id == self.world.ids.orgs[org], workloads.c.ended_at.is_(None))
+        with self.world.db.read() as tx:
+            return bool(tx.scalar(select(func.count()).select_from(workloads).where(*mine)))
 
     @rule(
         org=st.sampled_from(ORGS),
         asks=st.lists(
-            st.tuples(st.integers(0, GPUS), st.booleans(), st.sampled_from((False, False, False, True))),
+            st.tuples(st.integers(0, GPUS), st.booleans(), st.sampled_from((False, False, False, True)), st.booleans()),
             min_size=1,
             max_size=3,
         ),
     )
-    def create(self, org: str, asks: list[tuple[int, bool, bool]]) -> None:
-        for wanted, limited, wait in asks:
-            self._create(org, wanted, limited, wait)
+    def create(self, org: str, asks: list[tuple[int, bool, bool, bool]]) -> None:
+        for wanted, limited, wait, again in asks:
+            self._create(org, wanted, limited, wait, again=again)
 
     @rule(org=st.sampled_from(ORGS))
     def fill(self, org: str) -> None:
         """As much as there is, one GPU after the other. Not every run has every rule."""
-        for _ in range(3):
-            self._create(org, 1, limited=False, wait=False)
+        for number in range(3):
+            self._create(org, 1, limited=False, wait=False, again=bool(number % 2))
 
-    def _create(self, org: str, wanted: int, limited: bool, wait: bool) -> None:
+    def _create(self, org: str, wanted: int, limited: bool, wait: bool, *, again: bool = False) -> None:
         """Line 3, both ways: nothing lands where it may not; what is refused has nowhere to go."""
         self.made += 1
         name, limit = f"{self.run}-w{self.made}", LIMIT_S if limited else None
-        asked = Creation(name, gpus=wanted, time_limit_seconds=limit, wait=wait, vcpu=1, ram_gib=1, storage_gib=1)
+        policy = "on_machine_loss" if again else "never"
+        small = Creation(name, vcpu=1, ram_gib=1, storage_gib=1)
+        asked = replace(small, gpus=wanted, time_limit_seconds=limit, wait=wait, restart_policy=policy)
         could = self._could(org, wanted, limit)
         try:
             made = create(self.world, asked, MEMBER[org], fleets=self.fleets)
@@ -442,7 +498,8 @@ class Site(RuleBasedStateMachine):
             if tx.scalar(select(func.count()).select_from(workloads).where(workloads.c.queued)):
                 return None
         held = self._held()
-        if wanted and sum(self._gpus_of(org)) + wanted > QUOTA:
+        gpus_held = self._gpus_of(org)
+        if (wanted and sum(gpus_held) + wanted > QUOTA) or len(gpus_held) + 1 > VCPUS:
             return False
         return any(
             not self.model.refuses(box, org, self.clock.now, limit) and self.model.free(box, held) >= wanted
@@ -514,7 +571,8 @@ class Site(RuleBasedStateMachine):
     def _placed(self) -> None:
         """Judge what was placed since the last look (line 3)."""
         query = (
-            select(allocations.c.id, workloads.c.name, workloads.c.time_limit_s, allocations.c.org_id)
+            select(allocations.c.id, workloads.c.name, workloads.c.time_limit_s, workloads.c.restart_policy)
+            .add_columns(allocations.c.org_id)
             .add_columns(machines.c.name.label("machine"))
             .join(workloads, workloads.c.id == allocations.c.workload_id)
             .join(machines, machines.c.id == allocations.c.machine_id)
@@ -531,7 +589,8 @@ class Site(RuleBasedStateMachine):
             assert not self.model.refuses(box, org, self.clock.now, row["time_limit_s"]), row
             sick = {card.uuid for card in box.cards if card.faulty}
             assert not sick & self._gpus_in(row["id"]), "on a fenced GPU"
-            self.model.known[row["id"]] = Work(org, row["name"], box.name, row["time_limit_s"])
+            again = row["restart_policy"] == "on_machine_loss"
+            self.model.known[row["id"]] = Work(org, row["name"], box.name, row["time_limit_s"], again)
 
     def _gpus_in(self, allocation: str) -> set[str]:
         with self.world.db.read() as tx:
@@ -542,7 +601,7 @@ class Site(RuleBasedStateMachine):
     def holds(self) -> None:
         check_invariants(self.world.db)  # lines 1 and 2
         for org in ORGS:
-            assert sum(self._gpus_of(org)) <= QUOTA  # line 2
+            assert sum(self._gpus_of(org)) <= QUOTA and len(self._gpus_of(org)) <= VCPUS  # line 2: each has one vCPU
         self._goes_on()
         self._reads_on()
 
@@ -595,7 +654,7 @@ def test_no_order_of_acts_breaks_what_must_hold(world_on_both: World, clock: Clo
 
     Run.clock = clock
     with world_on_both.db.write() as tx:
-        tx.run(update(access).values(gpus=QUOTA))
+        tx.run(update(access).values(gpus=QUOTA, vcpu=VCPUS))
     asked = settings(
         max_examples=25,
         stateful_step_count=50,

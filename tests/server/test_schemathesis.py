@@ -25,7 +25,13 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.server.walk import CALLERS, STREAMS, TABLE, Walk, walking
+from corral.domain import budgets as budget_rules
+from corral.domain.compute_clusters import Creation
+from corral.domain.reservations import Given
+from corral.usecases import alert_rules, budgets, reservations, webhooks, workspaces
+from tests.placing import create
+from tests.server.walk import CALLERS, NEXT_YEAR, STREAMS, TABLE, Walk, walking
+from tests.world import World
 
 DOCUMENT = json.loads((Path(__file__).parents[2] / "docs" / "openapi.json").read_text())
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -37,11 +43,18 @@ NAMES = {
     "ws": ["research", "private", "absent"],
     "cluster": ["default", "rivals-own", "absent"],
     "node": ["gpu-1", "rivals-gpu", "absent"],
-    "name": ["dev", "absent"],
-    "user": ["member", "rival", "absent"],
+    "name": ["dev", "rivals-work", "absent"],
+    "user": ["member", "rival", "rivals-person", "absent"],
 }
-MARKS = ("rivals-own", "rivals-gpu")
-"""What only rival has: nobody else may read it, but in what they sent themselves."""
+MARKS = (
+    *("rivals-own", "rivals-gpu", "rivals-workspace", "rivals-work", "rivals-person"),
+    *("rivals-hook", "rivals-rule", "rivals-reason", "7654321.89"),
+)
+"""What only rival has, its budget too: nobody else may read it, but in what they sent themselves."""
+
+
+THEIRS: dict[str, str] = {}
+"""By kind of thing: the id of rival's."""
 
 
 def operations() -> list[str]:
@@ -57,9 +70,35 @@ def operations() -> list[str]:
 def walk(module_db_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
     with walking(module_db_url, tmp_path_factory.mktemp("schema")) as made:
         made.db.forgets = False
-        made.world.add_machine("rivals-gpu", "rival")
+        THEIRS.update(furnish(made.world))
         made.db.forgets = True
         yield made
+
+
+def furnish(world: World) -> dict[str, str]:
+    """Give rival one of each thing, each with its mark; return the ids of what is named by id."""
+    world.add_machine("rivals-gpu", "rival")
+    world.add_member("rivals-person", "rival")
+    with world.act("rival", "rival") as ctx:
+        workspaces.create(ctx, "rivals-workspace", "rivals-workspace")
+        seal = world.app.state.seal
+        hook = webhooks.create(ctx, seal, webhooks.Asked("rivals-hook", "https://hooks.example.com/", [])).row
+        told = alert_rules.Told(webhook=hook["id"])
+        rule = alert_rules.create(ctx, seal, alert_rules.Asked("rivals-rule", told=told))
+        window = (f"{NEXT_YEAR}-03-01T00:00:00Z", f"{NEXT_YEAR}-03-02T00:00:00Z")
+        reserved = reservations.create(ctx, "default", Given(*window, nodes=["rivals-gpu"], reason="rivals-reason"))
+    with world.act("rival", "rival", "rivals-workspace") as ctx:
+        budgets.put(ctx, budget_rules.asked("7654321.89", "EUR", [100]))
+    create(world, Creation("rivals-work", time_limit_seconds=3600), "rival")
+    return {"webhooks": hook["id"], "alert-rules": rule["id"], "reservations": reserved.id}
+
+
+def test_rival_itself_reads_every_mark(walk: Walk) -> None:
+    """Else a mark that nobody reads would prove nothing."""
+    pages = ["workspaces", "members", "webhooks", "alert-rules", "budgets", "clusters", "clusters/default/nodes"]
+    pages += ["clusters/default/reservations", "workspaces/research/compute-clusters"]
+    read = "".join(walk.world.client("rival").get(f"/api/v1/orgs/rival/{page}").text for page in pages)
+    assert [mark for mark in MARKS if mark not in read] == []
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +132,9 @@ def asked(walk: Walk, label: str, case: Case[Any]) -> st.SearchStrategy[tuple[st
     line = LINES[label]
     one_who_may = CALLERS[line.who.index("+")]
     parameters = dict(case.path_parameters or {})
-    named = {name: st.sampled_from(NAMES.get(name, [value])) for name, value in parameters.items()}
+    kind = line.path.partition("/{id}")[0].rpartition("/")[2]
+    ids = {"id": [one[kind] for one in (walk.ids, THEIRS) if kind in one]}
+    named = {name: st.sampled_from(NAMES.get(name) or ids.get(name) or [value]) for name, value in parameters.items()}
     elsewhere = st.one_of(st.fixed_dictionaries(named), st.just(parameters)).map(lambda names: url(case, names))
     by_anybody = st.tuples(elsewhere, st.sampled_from([*CALLERS, None]))
     return st.one_of(st.just((walk.url(line, one_who_may), one_who_may)), by_anybody)

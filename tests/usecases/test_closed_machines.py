@@ -11,9 +11,9 @@ from sqlalchemy import func, insert, select, update
 
 from corral.domain.compute_clusters import Creation
 from corral.domain.errors import Refusal
-from corral.domain.reservations import Window
+from corral.domain.reservations import Window, refused_by
 from corral.domain.workloads import STOP_GRACE
-from corral.store import fleet, inventory, reservations
+from corral.store import fleet, inventory, reservations, reserved
 from corral.store.machines import Wanted
 from corral.store.reservations import For
 from corral.store.tables.faults import gpu_faults
@@ -266,3 +266,31 @@ def test_a_list_of_machines_asks_for_no_window_that_is_to_come(
     assert len(made) == 2
     clock.forward(3600)
     assert reserved_now() == ["a", "b"]
+
+
+def test_what_keeps_a_workspace_away_is_the_first_of_the_windows_that_are_not_for_it(
+    world: World, clock: Clock
+) -> None:
+    world.add_machine("c", pool="z")
+    for start, nodes, pool, whom in (
+        (0, "a", None, "research"),
+        (2, "a b", None, ""),
+        (4, "a c", None, "private"),
+        (1, "", "z", "research"),
+        (3, "", "z", ""),
+        (6, "c", None, "private research"),
+    ):
+        reserve(world, start, start + 1, nodes=nodes, pool=pool, whom=whom)
+    mine, seen = world.ids.workspaces["acme/research"], set[str]()
+    for _ in range(8):
+        with world.act("member", "acme", "research") as ctx:
+            offered = machine_acts.of_workspace(ctx, None, 9)
+            windows = reserved.windows_on(ctx.tx, ctx.scope, [one.row for one in offered])
+            for one in offered:
+                its = windows.get(one.row["id"], ())
+                closed = refused_by(its, mine, ctx.now, sure_end=ctx.now)
+                to_come = "" if closed else refused_by(its, mine, ctx.now, sure_end=None)
+                assert (one.status, one.reserved) == (closed or "available", to_come)
+                seen |= {closed, to_come}
+        clock.forward(3600)
+    assert len(seen) > 6

@@ -6,7 +6,7 @@ A pool is judged by what machines carry now; so is every question here.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -250,10 +250,30 @@ def windows_on(
     `begun`: only those that now is in, which cost nothing where many are to come.
     """
     live = _live_of(tx, scope, machines, begun=begun)
-    if not live:
-        return {}
+    return _on(tx, scope, machines, live, lambda ids: _naming(tx, scope, ids, machines)) if live else {}
+
+
+def first_against(
+    tx: Tx, scope: Scope, workspace_id: str, machines: Sequence[Mapping[Any, Any]]
+) -> Mapping[str, tuple[Window, ...]]:
+    """Return of the windows of each machine that are not for a workspace the first that names it and the first of its
+    pool: no later one says more of when it is closed."""
+    live = _live_of(tx, scope, machines, begun=False)
+    theirs = rows.workspaces_of(tx, scope, [row["id"] for row in live])
+    against = [row for row in live if workspace_id not in theirs.get(row["id"], {})]
+    return _on(tx, scope, machines, against, lambda ids: _first_naming(tx, scope, ids, machines)) if against else {}
+
+
+def _on(
+    tx: Tx,
+    scope: Scope,
+    machines: Sequence[Mapping[Any, Any]],
+    live: Sequence[RowMapping],
+    naming: Callable[[Sequence[str]], Mapping[str, set[str]]],
+) -> Mapping[str, tuple[Window, ...]]:
+    """Return the windows on each machine of some reservations: those that name it, and those of its pool."""
     windows = _windows(tx, scope, live)
-    by_name = _naming(tx, scope, list(windows), machines)
+    by_name = naming(list(windows))
     by_pool: dict[tuple[str, str], set[str]] = defaultdict(set)
     for row in live:
         if row["pool"]:
@@ -307,3 +327,20 @@ def _naming(
         if row["reservation_id"] in wanted:
             found[row["machine_id"]].add(row["reservation_id"])
     return found
+
+
+def _first_naming(
+    tx: Tx, scope: Scope, reservation_ids: Collection[str], machines: Sequence[Mapping[Any, Any]]
+) -> dict[str, set[str]]:
+    """Return by machine the soonest of the reservations that name it."""
+    named = reservation_machines.c
+    nth = func.row_number().over(partition_by=named.machine_id, order_by=(_R.starts_at, _R.id))
+    each = (
+        select(named.machine_id, named.reservation_id, nth.label("nth"))
+        .join(reservations, _R.id == named.reservation_id)
+        .where(named.org_id == scope.org, named.reservation_id.in_(list(reservation_ids)))
+        .subquery()
+    )
+    here = {machine["id"] for machine in machines}
+    found = tx.all(select(each.c.machine_id, each.c.reservation_id).where(each.c.nth == 1))
+    return {row["machine_id"]: {row["reservation_id"]} for row in found if row["machine_id"] in here}

@@ -236,7 +236,7 @@ def offered(ctx: Context, found: Sequence[Row]) -> Sequence[Offered]:
     """Return machines (rows of a list) as the workspace's members see them."""
     summaries = gpu_rows.summaries(ctx.tx, ctx.scope, [row["id"] for row in found])
     full = quotas.reached(ctx)
-    windows = reserved.windows_on(ctx.tx, ctx.scope, found)
+    windows = reserved.first_against(ctx.tx, ctx.scope, ctx.workspace.id, found)
     return [
         _offered(ctx, row, summaries.get(row["id"], gpu_rows.EMPTY), full.get(row["cluster_id"], Reached()), windows)
         for row in found

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from corral.agent.drivers import podman_service
 from corral.agent.drivers.base import RuntimeUnavailable
 from corral.agent.drivers.podman_service import PodmanService
+from tests.live_server import eventually
 from tests.podman import Box
 
 pytestmark = pytest.mark.podman
@@ -57,6 +59,12 @@ def test_a_killed_service_is_noticed_though_it_answered_just_now(service: Podman
     assert service.pid() != first
 
 
+def have_stopped(pid: int) -> bool:
+    """Return whether all threads of a process stand still: the signal reaches them one by one."""
+    threads = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(text.rpartition(")")[2].split()[0] == "T" for text in threads)
+
+
 def test_a_hung_service_is_a_condition_of_the_machine(service: PodmanService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(podman_service, "START_DEADLINE_S", 0.5)
     monkeypatch.setattr(podman_service, "PING_TIMEOUT_S", 0.2)
@@ -64,6 +72,7 @@ def test_a_hung_service_is_a_condition_of_the_machine(service: PodmanService, mo
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     try:
+        eventually(lambda: have_stopped(pid))
         service._heard = podman_service.NEVER
         with pytest.raises(RuntimeUnavailable, match="does not answer"):
             service.call("GET", "/containers/json")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, insert, select, update
 
+from corral.domain.allocations import Seen
 from corral.domain.compute_clusters import Creation
 from corral.domain.errors import Refusal
 from corral.domain.reservations import Window, refused_by
@@ -17,16 +18,17 @@ from corral.store import fleet, inventory, reservations, reserved
 from corral.store.machines import Wanted
 from corral.store.reservations import For
 from corral.store.tables.faults import gpu_faults
-from corral.store.tables.machines import machines
+from corral.store.tables.machines import gpus, machines
 from corral.store.tables.reservations import reservations as reservation_table
 from corral.store.tables.workloads import allocations
 from corral.store.transaction import Scope
 from corral.usecases import machines as machine_acts
 from corral.usecases.context import new_id
 from corral.usecases.fleets import Fleets
+from corral.usecases.placement_rows import Fenced
 from corral.usecases.queue import advance, explain, reasons, say
 from tests.conftest import Clock
-from tests.placing import code_of, create, workload
+from tests.placing import code_of, create, report, saying, terminate, workload
 from tests.world import World
 
 GRACE_S = int(STOP_GRACE.total_seconds())
@@ -62,12 +64,13 @@ def reserve(world: World, start: float, end: float, *, pool: str | None = None, 
     return id
 
 
-def latch(world: World, uuid: str, code: str = "xid_79", *, org: str = "acme") -> None:
+def latch(world: World, uuid: str, code: str = "xid_79", *, org: str = "acme", told: bool = True) -> None:
     with world.db.write() as tx:
         who = {"org_id": world.ids.orgs[org], "vendor": "nvidia", "uuid": uuid, "code": code}
         row = {"id": new_id(tx.now), "machine_id": world.ids.machines["a"], "since": tx.now, "last_at": tx.now}
         tx.run(insert(gpu_faults).values(**who, **row))
-    touch(world, "a", "b")
+    if told:
+        touch(world, "a", "b")
 
 
 def go_on(world: World, fleets: Fleets) -> None:
@@ -294,3 +297,50 @@ def test_what_keeps_a_workspace_away_is_the_first_of_the_windows_that_are_not_fo
                 seen |= {closed, to_come}
         clock.forward(3600)
     assert len(seen) > 6
+
+
+def uuids(world: World, machine: str) -> list[str]:
+    with world.db.read() as tx:
+        mine = select(gpus.c.uuid).where(gpus.c.machine_id == world.ids.machines[machine])
+        return [row["uuid"] for row in tx.all(mine)]
+
+
+def test_a_fence_that_placement_has_not_heard_of_is_asked_of_the_database(world: World) -> None:
+    """A machine of another cluster may list the GPU too: its fault counts in no version here."""
+    fleets = Fleets()
+    create(world, Creation("one", machine="a", gpus=1), fleets=fleets)
+    create(world, Creation("two", machine="b", gpus=2), fleets=fleets)
+    create(world, Creation("waits", machine="a", gpus=2, wait=True), fleets=fleets)
+    terminate(world, "one")
+    report(world, "a", [saying(world, "one", Seen.GONE)])
+    with world.db.read() as tx:
+        fleets.seen(tx, Scope(world.ids.orgs["acme"]), world.ids.clusters["default"])
+    latch(world, uuids(world, "a")[0], told=False)
+    with pytest.raises(Fenced), world.db.write() as tx:
+        advance(tx, fleets, world.ids.orgs["acme"], world.ids.clusters["default"])
+    fleets.forget()
+    with world.db.write() as tx:
+        advance(tx, fleets, world.ids.orgs["acme"], world.ids.clusters["default"])
+    assert workload(world, "waits")["queued"]
+    known = Fleets()
+    code_of(world, Creation("x", machine="b", gpus=1), fleets=known)
+    terminate(world, "waits")
+    with world.db.read() as tx:
+        known.seen(tx, Scope(world.ids.orgs["acme"]), world.ids.clusters["default"])
+    latch(world, uuids(world, "a")[1], told=False)
+    with pytest.raises(Fenced):
+        create(world, Creation("y", machine="a", gpus=1), fleets=known)
+
+
+def test_who_waits_for_a_reserved_machine_comes_first_when_its_window_is_over(world: World, clock: Clock) -> None:
+    """Also when the queue was judged a moment before that, and nobody has told of the end yet."""
+    reserve(world, 0, 1, nodes="a")
+    fleets = Fleets()
+    create(world, Creation("first", machine="a", gpus=2, wait=True), fleets=fleets)
+    clock.forward(3600 - 0.4)
+    assert code_of(world, Creation("early", pool="x", gpus=2), fleets=fleets) == "NO_CAPACITY"
+    clock.forward(0.6)
+    assert code_of(world, Creation("late", pool="x", gpus=2), fleets=fleets) == "NO_CAPACITY"
+    with world.db.write() as tx:
+        advance(tx, fleets, world.ids.orgs["acme"], world.ids.clusters["default"])
+    assert not workload(world, "first")["queued"]

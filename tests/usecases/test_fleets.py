@@ -268,6 +268,7 @@ def test_of_a_workloads_allocations_the_newest_is_read_and_no_other(world: World
     with world.db.write() as tx:
         old = tx.one(select(allocations))
         assert old is not None
+        tx.run(update(allocations).values(released_at=tx.now))
         for name in ("newer", "newest"):
             released = {"placed_at": tx.now, "released_at": tx.now}
             tx.run(insert(allocations).values(**{**old, **released, "id": f"{name}-{old['id'][:20]}"}))

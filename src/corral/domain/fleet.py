@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from corral.domain.asks import Ahead, Gpu, Kind, MachineFacts, PlacementAsk, Plan, held_by, within
 from corral.domain.reservations import Window
@@ -88,6 +89,8 @@ class Fleet:
     _last_number: int = 0
     _next_end: int = NEVER
     """No window that a machine has is over before."""
+    _forgotten: int = 0
+    """How often windows were taken away because they were over."""
     _needs: dict[tuple[Ask, int], Resources] = field(default_factory=dict)
     _lookups: dict[_Lookup, list[tuple[str, Cell]]] = field(default_factory=dict)
     _leasts: dict[_Least, Resources] = field(default_factory=dict)
@@ -206,8 +209,15 @@ class Fleet:
         """Whether a reservation closes one of the machines now or later."""
         return self._windowed > 0
 
+    def forget_windows(self, now: datetime) -> int:
+        """Take away the windows that are over; return how often that was done, for what was judged before."""
+        if self._next_end < NEVER and self._next_end <= micros(now):
+            self._forget_windows(micros(now))
+        return self._forgotten
+
     def _forget_windows(self, now: int) -> None:
         """Take away the windows that are over: their machines stand elsewhere from now on."""
+        self._forgotten += 1
         for machine in self.machines.values():
             if any(micros(window.end) <= now for window in machine.facts.windows):
                 left = tuple(window for window in machine.facts.windows if micros(window.end) > now)
@@ -248,8 +258,7 @@ class Fleet:
 
     def find(self, want: PlacementAsk, ahead: Ahead) -> Found | None:
         """Return the best fit for an ask that names no machine, or None."""
-        if self._next_end < NEVER and self._next_end <= micros(want.now):
-            self._forget_windows(micros(want.now))
+        self.forget_windows(want.now)
         until = NEVER if want.sure_end is None else micros(want.sure_end)
         search: _Search = (want, until, ahead, ahead.kept(self.machines) if ahead else _NONE)
         best: Found | None = None

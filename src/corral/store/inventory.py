@@ -106,6 +106,13 @@ def latched() -> ColumnElement[bool]:
     return exists().where(*its, f.cleared_at.is_(None))
 
 
+def any_latched(tx: Tx, gpu_ids: Collection[str]) -> bool:
+    """Return whether one of these GPUs is fenced."""
+    return (
+        bool(gpu_ids) and tx.one(select(gpus.c.id).where(gpus.c.id.in_(list(gpu_ids)), latched()).limit(1)) is not None
+    )
+
+
 def summaries(tx: Tx, scope: Scope, machine_ids: Collection[str]) -> Mapping[str, Summary]:
     """Return each machine's GPU counts and models, in one query; machines without GPUs are left out."""
     healthy = and_(gpus.c.state == GpuState.OK.value, ~latched())

@@ -181,11 +181,14 @@ class Tenancy:
 
     def _judged_line(self, tx: Tx) -> Remembered:
         """Judge of the queue what is not known as it stands now."""
-        known = self._line
+        known, ended = self._line, self.fleet.forget_windows(tx.now)
+        if known.ended != ended:
+            # A window that is over kept asks out of machines that they wait for now.
+            self._line = known = Remembered(ended=ended)
         if not known.looked_at:
             if known.at is None or not timedelta() <= tx.now - known.at < LASTS:
                 if self.fleet.has_windows:
-                    self._line = known = Remembered()
+                    self._line = known = Remembered(ended=ended)
                 known.stale |= known.timed
                 known.at = tx.now
             known.stale |= known.doubted
@@ -306,6 +309,8 @@ class Remembered:
     timed: set[str] = field(default_factory=set)
     """As of `Line`."""
     at: datetime | None = None
+    ended: int = 0
+    """How often windows that were over had been taken away."""
     looked_at: bool = False
     """In this transaction."""
 

@@ -31,7 +31,7 @@ from corral.usecases.context import Context
 from corral.usecases.fleets import Fleets, Grant, Tenancy, Waiting
 from corral.usecases.identity import Caller, Place, enter
 from corral.usecases.machines import contact
-from corral.usecases.placement_rows import allocation_row, hold_rows, workload_row
+from corral.usecases.placement_rows import allocation_row, check_not_fenced, hold_rows, workload_row
 
 REASONS_ANSWERED = 1_000
 
@@ -299,6 +299,7 @@ def _write(tx: Tx, tenancies: Mapping[tuple[str, str], Tenancy], made: Sequence[
     """Write everything; raises when one of the database's last guards says no."""
     workloads.insert_many(tx, [new.workload for new in made])
     placed = [(new, new.held, new.plan) for new in made if new.held is not None and new.plan is not None]
+    check_not_fenced(tx, [plan for _, _, plan in placed])
     holds = [hold for _, held, plan in placed for hold in hold_rows(held, plan)]
     allocations.insert_many(tx, [held for _, held, _ in placed], holds)
     workloads.attach(tx, [(new.one.ctx.scope, new.workload["id"], key) for new in made for key in new.keys])

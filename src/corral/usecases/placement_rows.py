@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from corral.domain.asks import Plan
 from corral.domain.compute_clusters import BASE_IMAGE, Creation
 from corral.domain.workloads import Kind, State, Step, must_end_by
+from corral.store import inventory
 from corral.store.transaction import Tx
 from corral.usecases.context import Context, new_id
 
@@ -75,6 +76,16 @@ def allocation_row(tx: Tx, workload: Mapping[str, Any], plan: Plan) -> dict[str,
         "must_end_by": workload["must_end_by"],
         "seen_gpus": [],
     }
+
+
+class Fenced(Exception):
+    """A GPU that was chosen is fenced: by what another cluster's machine said of it, which no version here counts."""
+
+
+def check_not_fenced(tx: Tx, plans: Iterable[Plan]) -> None:
+    """Ask the database itself about the GPUs that are given. Errors: `Fenced`; the transaction must not commit."""
+    if inventory.any_latched(tx, [gpu.id for plan in plans for gpu in plan.gpus]):
+        raise Fenced("a GPU was fenced meanwhile")
 
 
 def hold_rows(held: Mapping[str, Any], plan: Plan) -> list[dict[str, Any]]:

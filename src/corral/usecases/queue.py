@@ -22,7 +22,7 @@ from corral.store.transaction import SITE, Scope, Tx, Wake
 from corral.usecases.context import Context
 from corral.usecases.fleets import Fleets, Line, Tenancy, Waiting
 from corral.usecases.placement import cluster_of, no_access, record_placed, selected
-from corral.usecases.placement_rows import allocation_row, hold_rows
+from corral.usecases.placement_rows import allocation_row, check_not_fenced, hold_rows
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,7 @@ def say(tx: Tx, org_id: str, changed: Sequence[tuple[Waiting, str]]) -> None:
 
 def _save(tx: Tx, tenancy: Tenancy, placed: Sequence[tuple[Waiting, Plan]]) -> None:
     machines = sorted({plan.machine_id for _, plan in placed})
+    check_not_fenced(tx, [plan for _, plan in placed])
     held, holds, now = [], [], {}
     for waiting, plan in placed:
         limit = must_end_by(tx.now, waiting.time_limit_s)

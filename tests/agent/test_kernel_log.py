@@ -152,6 +152,97 @@ def test_the_one_fatal_line_among_many_of_its_number_is_kept(pipe: Pipe, often: 
     assert len(pipe.seqs()) == kernel_log.ALIKE
 
 
+SEVERAL = "NVRM: Xid (PCI:0000:01:00): "
+LINK_74 = SEVERAL + "74, pid=7, name=x, NVLink: fatal error detected on link 3({}, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)"
+LINK_149 = SEVERAL + "149, {} {} XC0 i0 Link 01 (0x021425c6 0x00000000)"
+ACTION_154 = SEVERAL + "154, GPU recovery action changed from {} to {}"
+RAS = "amdgpu 0000:{:02x}:00.0: amdgpu: {} uncorrectable hardware errors detected in umc block"
+
+
+@pytest.mark.parametrize(
+    ("before", "fatal", "after"),
+    [
+        ([LINK_74.format("0x1")] * 4, LINK_74.format("0x10000"), [LINK_74.format("0x1")] * 3),
+        (
+            [LINK_149.format(f"UNIT_{unit}", "Nonfatal") for unit in "ABCDE"],
+            LINK_149.format("UNIT_A", "Fatal"),
+            [LINK_149.format(f"UNIT_{unit}", "Nonfatal") for unit in "FGAH"],
+        ),
+        (
+            [ACTION_154.format(f"0x{n} (Action {chr(65 + n)})", "0x0 (None)") for n in range(1, 8)],
+            ACTION_154.format("0x0 (None)", "0x1 (GPU Reset Required)"),
+            [ACTION_154.format(f"0x{n} (Action {chr(65 + n)})", "0x3 (Drain P2P)") for n in range(1, 8)],
+        ),
+        (
+            [RAS.format(1, 1_048_560 + n) for n in range(6)],
+            RAS.format(1, 3),
+            [RAS.format(1, 1_048_566 + n) for n in range(6)],
+        ),
+        (
+            ["amdgpu 0000:01:00.0: amdgpu: GPU reset end with ret = 0"] * 5,
+            "amdgpu 0000:01:00.0: amdgpu: GPU reset end with ret = -62",
+            ["amdgpu 0000:01:00.0: amdgpu: GPU reset end with ret = 0"] * 5,
+        ),
+    ],
+)
+def test_what_is_said_once_is_news_and_is_never_dropped_for_what_is_said_often(
+    pipe: Pipe, before: list[str], fatal: str, after: list[str]
+) -> None:
+    for seq, text in enumerate(before):
+        pipe.say(line(seq, text))
+    assert pipe.say(line(100, fatal)), "it is reported at once"
+    for seq, text in enumerate(after):
+        pipe.say(line(200 + seq, text))
+    assert 100 in pipe.seqs()
+
+
+def test_a_count_that_grows_pushes_out_no_other_gpus_fault(pipe: Pipe) -> None:
+    failed = "amdgpu 0000:09:00.0: amdgpu: GPU reset(1) failed"
+    pipe.say(line(0, RAS.format(1, 1)), line(1, failed))
+    for start in range(10, kernel_log.KEPT + 210, 100):
+        pipe.say(*(line(n, RAS.format(n % 8, n)) for n in range(start, start + 100)))
+    assert 1 in pipe.seqs()
+    assert len(pipe.seqs()) < 8 * 4 * kernel_log.ALIKE
+
+
+def test_channels_and_addresses_in_hexadecimal_are_numbers(pipe: Pipe) -> None:
+    fault = SEVERAL + "31, pid=7, name=x, Ch {0}, intr 00000000. MMU Fault: faulted @ 0x7f_{0}"
+    channels = [f"{0xA0B0C0 + n * 0x1001:08x}" for n in range(90)]
+    letters = ["deadbeef", "fadedcab", "abcdefab", "cabbaged", "deafdeaf", "facefeed"]
+    pipe.say(*(line(n, fault.format(channel)) for n, channel in enumerate(channels + letters)))
+    assert len(pipe.seqs()) == kernel_log.ALIKE
+
+
+@pytest.mark.parametrize("number", ["{0}", "31"], ids=["numbers", "wordings"])
+def test_one_gpus_flood_of_different_lines_drops_nothing_of_another(pipe: Pipe, number: str) -> None:
+    pipe.say(line(0, XID.replace("01:00", "02:00")), line(1, XID))
+    for start in range(10, kernel_log.KEPT + 210, 100):
+        named = ((n, "".join(chr(103 + int(digit)) for digit in str(n))) for n in range(start, start + 100))
+        pipe.say(*(line(n, f"{SEVERAL}{number.format(1_000 + n)}, {name}") for n, name in named))
+    assert pipe.seqs()[:2] == [0, 1]
+    pipe.say(line(9_000, XID.replace("01:00", "02:00").replace("79,", "48,")))
+    pipe.say(line(9_001, f"{SEVERAL}{number.format(9_001)}, once more"))
+    kept = []
+    while seqs := pipe.seqs():
+        kept += seqs
+        pipe.log.confirmed(seqs[-1])
+    assert kept[-2:] == [9_000, 9_001]
+    assert len(kept) == kernel_log.KEPT
+
+
+def test_what_is_said_again_in_a_full_log_takes_its_own_place(pipe: Pipe) -> None:
+    for start in range(0, kernel_log.KEPT, 100):
+        pipe.say(
+            *(line(n, f"NVRM: Xid (PCI:0000:{n % 250:02x}:00): {1_000 + n}, x") for n in range(start, start + 100))
+        )
+    pipe.say(*(line(2_000 + n, f"NVRM: Xid (PCI:0000:{n % 250:02x}:00): {1_000 + n}, x") for n in range(50)))
+    kept = []
+    while seqs := pipe.seqs():
+        kept += seqs
+        pipe.log.confirmed(seqs[-1])
+    assert kept == [*range(50, kernel_log.KEPT), *range(2_000, 2_050)]
+
+
 def test_a_log_full_of_different_lines_is_bounded_and_hides_no_other_fault(pipe: Pipe) -> None:
     for start in range(0, kernel_log.KEPT + 500, 100):
         pipe.say(*(line(n, XID.replace("79,", f"{n + 1_000},")) for n in range(start, start + 100)))

@@ -54,6 +54,14 @@ def test_links_are_a_fault_when_they_were_up_and_all_are_down() -> None:
     assert codes(Counters(nvlinks=0), WELL) == []
 
 
+def test_links_are_all_down_only_when_as_many_could_be_read_as_before() -> None:
+    some = replace(WELL, nvlinks=1, nvlinks_up=0)
+    assert codes(some) == codes(some, replace(WELL, nvlinks_up=17)) == []
+    for after in (judged(some, WELL), cleared(some, WELL)):
+        assert codes(some, after) == [], "it is remembered how many there are"
+        assert codes(replace(WELL, nvlinks_up=0), after) == ["nvlink_down"]
+
+
 def test_a_gpu_that_does_not_answer_is_a_fault_after_a_minute_or_when_it_is_lost() -> None:
     assert codes(Counters(unreadable_s=UNREADABLE_S - 1)) == []
     assert codes(Counters(unreadable_s=UNREADABLE_S)) == codes(Counters(lost=True), None) == ["unreadable"]

@@ -221,3 +221,33 @@ def test_a_fault_behind_many_others_is_judged_soon(storm: Storm) -> None:
     for _ in range(60):
         storm.second()
     assert storm.judged_at[FAULT] - 1000 <= 6 * MANY_AFTER_S
+
+
+RAS = "amdgpu 0000:{:02x}:00.0: amdgpu: {} uncorrectable hardware errors detected in umc block"
+LINK = "NVRM: Xid (PCI:0000:01:00): 74, pid=7, name=x, NVLink: error on link 3({}, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)"
+UNIT = "NVRM: Xid (PCI:0000:01:00): 149, UNIT_{} {} XC0 i0 Link 01 (0x021425c6)"
+ACTION = "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from {} to {}"
+
+
+@pytest.mark.parametrize(
+    ("often", "fatal"),
+    [
+        ([RAS.format(1, "{0}")], "amdgpu 0000:09:00.0: amdgpu: GPU reset(1) failed"),
+        ([RAS.format(1, "104{0:04}")], RAS.format(1, 3)),
+        ([LINK.format("0x1"), LINK.format("0x800000")], LINK.format("0x10000")),
+        ([UNIT.format(unit, "Nonfatal") for unit in "ABCDEFG"], UNIT.format("A", "Fatal")),
+        (
+            [ACTION.format(f"0x{n} (Action {chr(65 + n)})", "0x0 (None)") for n in range(1, 8)],
+            ACTION.format("0x0 (None)", "0x1 (GPU Reset Required)"),
+        ),
+    ],
+)
+def test_a_fatal_line_within_a_storm_of_its_like_is_judged_soon(storm: Storm, often: list[str], fatal: str) -> None:
+    for second in range(200):
+        texts = [often[n % len(often)].format(9_000 + second * 50 + n) for n in range(50)]
+        if second == 100:
+            texts.insert(25, fatal)
+        storm.say(*texts)
+        storm.second()
+    assert storm.judged_at[fatal] - 1100 <= 2 * MANY_AFTER_S
+    assert storm.transactions <= 200 / MANY_AFTER_S + 10

@@ -36,7 +36,9 @@ class Counters:
     """... and in the GPU's life."""
     remap_failed: bool = False
     nvlinks: int = 0
+    """Of how many NVLinks the state could be read ..."""
     nvlinks_up: int = 0
+    """... and how many of them are up."""
     recovery_action: int = _NOT_TOLD
     """What the driver asks for; 0 = nothing."""
     unreadable_s: int = 0
@@ -123,10 +125,15 @@ def by_counters(now: Counters, was: Counters | None) -> Iterator[Fault]:
         yield Fault("ecc_uncorrected", f"{errors} more uncorrectable memory errors, by its counter")
     if now.remap_failed:
         yield Fault("row_remap_failed", "a row of its memory could not be replaced: have the card exchanged", 0)
-    if now.nvlinks and not now.nvlinks_up and was is not None and was.nvlinks_up > 0:
+    if was is not None and _links_down(now, was):
         yield Fault("nvlink_down", f"its {now.nvlinks} NVLinks are all down; {was.nvlinks_up} were up", 0)
     if now.recovery_action > 0 and needs_reset(now.recovery_action):
         yield Fault("recovery_action", f"the driver asks for {_action(now.recovery_action)}", 0)
+
+
+def _links_down(now: Counters, was: Counters) -> bool:
+    """Where fewer links than before can be read, the others may be up."""
+    return not now.nvlinks_up and was.nvlinks_up > 0 and now.nvlinks >= max(was.nvlinks, 1)
 
 
 def _why_silent(now: Counters) -> str:
@@ -149,7 +156,7 @@ def _action(code: int) -> str:
 
 
 def judged(now: Counters, was: Counters | None) -> Counters:
-    """Return what the next counters are measured against: links that once were up are remembered, and an
+    """Return what the next counters are measured against: links that were once there or up are remembered, and an
     older report that comes late does not make old errors new. A GPU that is silent changes nothing."""
     if now.silent:
         return was or Counters()
@@ -157,10 +164,9 @@ def judged(now: Counters, was: Counters | None) -> Counters:
         return now
     told_in_life = now.ecc_aggregate != _NOT_TOLD  # then the count since the load need not begin anew
     return replace(
-        now,
+        _with_all_links(now, was),
         ecc_volatile=max(now.ecc_volatile, was.ecc_volatile) if told_in_life else now.ecc_volatile,
         ecc_aggregate=max(now.ecc_aggregate, was.ecc_aggregate),
-        nvlinks_up=max(now.nvlinks_up, was.nvlinks_up),
     )
 
 
@@ -168,7 +174,11 @@ def cleared(now: Counters | None, was: Counters | None) -> Counters:
     """Return what counters are measured against once an admin has cleared the GPU: what it says now (None: nothing)."""
     if now is None or now.silent:
         return was or Counters()
-    return replace(now, nvlinks_up=max(now.nvlinks_up, was.nvlinks_up)) if was is not None else now
+    return _with_all_links(now, was) if was is not None else now
+
+
+def _with_all_links(now: Counters, was: Counters) -> Counters:
+    return replace(now, nvlinks=max(now.nvlinks, was.nvlinks), nvlinks_up=max(now.nvlinks_up, was.nvlinks_up))
 
 
 # --- one cause, one fence

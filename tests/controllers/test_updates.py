@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -25,6 +25,7 @@ from tests.conftest import Clock
 from tests.world import World
 
 SERVED = "2.0"
+TEN_MINUTES = COME_BACK_WITHIN.total_seconds()
 
 
 class Fleet:
@@ -32,6 +33,7 @@ class Fleet:
 
     def __init__(self, world: World, clock: Clock) -> None:
         self.world, self.clock = world, clock
+        self.restart()
 
     def add(self, *names: str, **values: Any) -> None:
         for name in names:
@@ -53,6 +55,18 @@ class Fleet:
     def go_on(self, served: str = SERVED) -> None:
         """Have a control plane that has just started make one pass."""
         Updates(self.world.db, 1.0, served).pass_once()
+
+    def run_for(self, seconds: float) -> None:
+        """Have one control plane, which goes on when this is called again, make a pass every half a minute and at
+        the end."""
+        self._runs.pass_once()
+        while seconds > 0:
+            self.clock.forward(min(30.0, seconds))
+            seconds -= 30.0
+            self._runs.pass_once()
+
+    def restart(self) -> None:
+        self._runs = Updates(self.world.db, 1.0, SERVED)
 
     def asked(self) -> list[str]:
         """Return the machines that are asked and have not answered, by name."""
@@ -139,12 +153,10 @@ def test_a_machine_that_does_not_heed_an_ask_by_name_for_ten_minutes_has_failed(
     fleet.add("m", state="up")
     with fleet.world.act("admin", "acme") as ctx:
         one.ask(ctx, "default", "m", SERVED)
-    fleet.clock.forward(COME_BACK_WITHIN.total_seconds() - 1)
-    fleet.go_on()
+    fleet.run_for(TEN_MINUTES - 1)
     assert fleet.asked() == ["m"]
-    fleet.clock.forward(1)
-    fleet.go_on()
-    fleet.go_on()
+    fleet.run_for(1)
+    fleet.run_for(0)
     assert fleet.asked() == []
     assert fleet.row("m")["update_message"].startswith("it has been connected for 10 minutes and has not begun")
     assert [told["state"] for told in fleet.told("cluster.node.upgrade")] == ["asked", "failed"]
@@ -157,13 +169,33 @@ def test_a_machine_that_could_not_heed_an_ask_for_ten_minutes_is_waited_for(flee
     fleet.add("m", state="down" if how == "away" else "up")
     with fleet.world.act("admin", "acme") as ctx:
         one.ask(ctx, "default", "m", SERVED)
-    fleet.clock.forward(COME_BACK_WITHIN.total_seconds())
+    fleet.run_for(TEN_MINUTES - 1)
     if how == "just back":
         fleet.put("m", state_since=fleet.clock.now)
     if how == "works on it":
         fleet.put("m", update_state="running")
-    fleet.go_on()
+    fleet.run_for(1)
     assert fleet.asked() == ["m"]
+
+
+@pytest.mark.parametrize("how", ["by name", "in a stage"])
+@pytest.mark.parametrize("away", ["restarted", "cut off from its database"])
+def test_time_in_which_the_control_plane_was_away_is_not_the_machines(fleet: Fleet, how: str, away: str) -> None:
+    fleet.add("m", state="up")
+    if how == "in a stage":
+        fleet.start()
+    else:
+        with fleet.world.act("admin", "acme") as ctx:
+            one.ask(ctx, "default", "m", SERVED)
+    fleet.run_for(TEN_MINUTES - 1)
+    fleet.clock.forward(2 * TEN_MINUTES)
+    if away == "restarted":
+        fleet.restart()
+    fleet.run_for(TEN_MINUTES - 1)
+    assert fleet.asked() == ["m"]
+    fleet.run_for(1)
+    assert fleet.asked() == []
+    assert fleet.row("m")["update_state"] == "failed"
 
 
 def test_a_machine_that_begins_while_it_is_given_up_goes_on(fleet: Fleet) -> None:
@@ -208,7 +240,7 @@ def test_it_stops_at_the_first_that_does_not_come_back(fleet: Fleet, how: str) -
     if how == "silent":
         fleet.put("m02", state="down")
     else:
-        fleet.clock.forward(COME_BACK_WITHIN.total_seconds())
+        fleet.run_for(TEN_MINUTES)
     fleet.go_on()
     told = fleet.progress()
     assert (told.outcome, told.stage) == (Outcome.FAILED, 1)
@@ -380,10 +412,10 @@ def test_one_update_that_cannot_go_on_does_not_hold_up_the_others(
         use.start(ctx, "default", SERVED)
     advance, mine = use.advance, fleet.world.ids.orgs["acme"]
 
-    def broken(tx: Any, update: Row, served: str) -> None:
+    def broken(tx: Any, update: Row, served: str, watched_since: datetime) -> None:
         if update["org_id"] == mine:
             raise RuntimeError("a fault")
-        advance(tx, update, served)
+        advance(tx, update, served, watched_since)
 
     monkeypatch.setattr(use, "advance", broken)
     fleet.go_on()

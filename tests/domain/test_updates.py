@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from corral.domain import updates
 from corral.domain.machines import MachineState
-from corral.domain.updates import COME_BACK_WITHIN, Candidate, Standing, State, Step
+from corral.domain.updates import AWAY_AFTER, COME_BACK_WITHIN, Candidate, Standing, State, Step
 
 BEHIND = Standing("1.0", MachineState.UP)
 ASKED = replace(BEHIND, asked_release="2.0", update=State.ASKED)
@@ -82,3 +82,15 @@ def test_what_was_judged_stays_so(step: Step) -> None:
 
 def test_who_has_the_release_at_its_turn_is_not_asked() -> None:
     assert updates.judged(Step.WAITING, replace(BEHIND, release="2.0"), "2.0") == (Step.DONE, "")
+
+
+def test_the_control_plane_looks_since_its_start_or_since_it_was_away_last() -> None:
+    watch, start = updates.Watch(), datetime(2026, 3, 1, tzinfo=timezone.utc)
+    back = start + 3 * AWAY_AFTER
+    for now, since in [
+        (start, start),
+        (start + AWAY_AFTER, start),
+        (back, back),
+        (back + AWAY_AFTER, back),
+    ]:
+        assert watch.look(now) == since

@@ -260,7 +260,7 @@ def test_an_update_of_agents_asks_no_more_machines_of_a_cluster_that_was_left(wo
     leave(world)
     with world.db.write() as tx:
         (row,) = update_rows.unsettled(tx)
-        staged_updates.advance(tx, row, "9.9.9")
+        staged_updates.advance(tx, row, "9.9.9", tx.now)
         ended = update_rows.get(tx, Scope(world.ids.orgs["acme"]), started.id)
     assert ended is not None
     assert (ended["outcome"], ended["message"]) == ("stopped", "the cluster was taken out of the organisation")

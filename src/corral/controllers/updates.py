@@ -1,7 +1,8 @@
 """The loop that takes updates of agents on (spec 10, "Update agents").
 
 Level-triggered: each pass looks at every update that is not settled and does what is due next. A restart loses
-nothing. One tenancy that fails keeps nobody else's from going on.
+nothing. One tenancy that fails keeps nobody else's from going on. Ten minutes that a machine has count only while
+this loop went round: machines come back after the control plane does.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ class Updates(Rounds):
         super().__init__(every_s)
         self._db = db
         self._served = served
+        self._watch = rules.Watch()
 
     def pass_once(self) -> None:
         """Do what is due in every update."""
         with self._db.read() as tx:
+            watched_since, too_long_ago = self._watch.look(tx.now), tx.now - rules.COME_BACK_WITHIN
             unsettled, silent = rows.unsettled(tx), rows.silent(tx)
-            unheeded = rows.unheeded(tx, tx.now - rules.COME_BACK_WITHIN)
+            unheeded = rows.unheeded(tx, too_long_ago) if watched_since <= too_long_ago else ()
             others = rows.of_other_releases(tx, self._served)
         for machine in silent:
             self._settle(machine, SILENT)
@@ -50,7 +53,8 @@ class Updates(Rounds):
         for machine in others:
             self._settle(machine, f"the site serves release {self._served} now: ask again to update to that")
         for update in unsettled:
-            self._do(update["org_id"], partial(staged_updates.advance, update=update, served=self._served))
+            advance = partial(staged_updates.advance, update=update, served=self._served, watched_since=watched_since)
+            self._do(update["org_id"], advance)
 
     def _settle(self, machine: Row, why: str) -> None:
         self._do(machine["org_id"], partial(updates.settle, found=machine, why=why))

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 
 from corral.domain.machines import MachineState
 
 COME_BACK_WITHIN = timedelta(minutes=10)
 """For a machine that was asked in a stage to be of the new release."""
+AWAY_AFTER = timedelta(seconds=60)
+"""Between two looks: longer, and the control plane was not there to hear what machines said."""
 AT_ONCE = 50
 """Machines of a stage that are asked and have not answered: all of them download from the site."""
 STAGES = 3
@@ -75,7 +77,7 @@ class Standing:
     update: State | None = None
     message: str = ""
     asked_for: timedelta = timedelta()
-    """How long ago it was asked."""
+    """How long it has been asked by a control plane that was there to hear it."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,24 @@ class Candidate:
     name: str
     works: int
     """Workloads that hold something of it."""
+
+
+class Watch:
+    """Since when the control plane has looked without a break: its own outage is not held against a machine.
+
+    A start, and a database that was away, are breaks: what machines said meanwhile has not come in yet.
+    """
+
+    def __init__(self) -> None:
+        self._since: datetime | None = None
+        self._last: datetime | None = None
+
+    def look(self, now: datetime) -> datetime:
+        """Return since when; it looks again now. `now`: the database's time."""
+        if self._since is None or self._last is None or now - self._last > AWAY_AFTER:
+            self._since = now
+        self._last = now
+        return self._since
 
 
 def is_behind(release: str, served: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from corral.domain import updates as rules
 from corral.domain.errors import Refusal, not_found
@@ -124,12 +124,12 @@ def stop(ctx: Context, cluster: str) -> Progress:
 # -- what goes on by itself ---------------------------------------------------------------------
 
 
-def advance(tx: Tx, update: Row, served: str) -> None:
-    """Do what is due next in an update."""
+def advance(tx: Tx, update: Row, served: str, watched_since: datetime) -> None:
+    """Do what is due next in an update. `watched_since`: the control plane was there to hear machines since then."""
     scope = Scope(update["org_id"])
     fleet.lock(tx, scope, update["cluster_id"])
     row = _there(rows.get(tx, scope, update["id"]))
-    failures = _look(tx, scope, row)
+    failures = _look(tx, scope, row, watched_since)
     if row["ended_at"] is not None:
         return
     if row["release"] != served:
@@ -142,11 +142,11 @@ def advance(tx: Tx, update: Row, served: str) -> None:
         _go_on(tx, scope, row)
 
 
-def _look(tx: Tx, scope: Scope, row: Row) -> list[str]:
+def _look(tx: Tx, scope: Scope, row: Row, watched_since: datetime) -> list[str]:
     """Note where the machines that were asked stand; return those that did not come back, each with why."""
     failures = []
     for machine in rows.standing(tx, scope, row["id"], Step.ASKED, None, _ALL):
-        seen = _standing(machine, tx.now)
+        seen = _standing(machine, tx.now - max(machine["update_since"] or tx.now, watched_since))
         step, message = rules.judged(Step.ASKED, seen, row["release"])
         if step is Step.ASKED:
             continue
@@ -180,7 +180,7 @@ def _ask(tx: Tx, scope: Scope, row: Row, machines: Sequence[Row]) -> int:
     """Ask those whose turn it is; return how many of them have to come back."""
     asked = 0
     for machine in machines:
-        step, message = rules.judged(Step.WAITING, _standing(machine, tx.now), row["release"])
+        step, message = rules.judged(Step.WAITING, _standing(machine), row["release"])
         rows.save_machine(tx, scope, row["id"], machine["id"], step, message[:300])
         if step is not Step.ASKED:
             continue
@@ -199,14 +199,14 @@ def _end(tx: Tx, scope: Scope, row: Row, outcome: Outcome, message: str, by: Act
 
 def _planned(ctx: Context, cluster_id: str, served: str) -> _Plan:
     behind = rows.behind(ctx.tx, ctx.scope, cluster_id, served)
-    why = {row["id"]: rules.left_out(_standing(row, ctx.now), served) for row in behind}
+    why = {row["id"]: rules.left_out(_standing(row), served) for row in behind}
     left_out = {id: text[:300] for id, text in why.items() if text}
     able = [Candidate(row["id"], row["name"], row["works"]) for row in behind if row["id"] not in left_out]
     stages = {machine.id: stage for machine, stage in rules.staged(able)}
     return _Plan(behind, {**dict.fromkeys(left_out, STAGES - 1), **stages}, left_out)
 
 
-def _standing(row: Row, now: datetime) -> Standing:
+def _standing(row: Row, asked_for: timedelta = timedelta()) -> Standing:
     return Standing(
         row["release"],
         MachineState(row["state"]),
@@ -214,7 +214,7 @@ def _standing(row: Row, now: datetime) -> Standing:
         row["update_release"],
         State(row["update_state"]) if row["update_state"] else None,
         row["update_message"],
-        now - (row["update_since"] or now),
+        asked_for,
     )
 
 

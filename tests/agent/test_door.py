@@ -8,11 +8,14 @@ from http import HTTPStatus
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
+from websockets.exceptions import ConnectionClosed
 
 from corral.agent.door import Door, Knocks, knock
 from corral.agent.state import MACHINE, Machine, StateFolder
 from corral.server import agents
 from corral.store.engine import Database
+from corral.usecases import sessions
 from tests import scripted_agent
 from tests.live_server import Site, eventually, live_server
 from tests.scripted_agent import Enrolled
@@ -53,6 +56,20 @@ def status(error: pytest.ExceptionInfo[Exception]) -> int:
 
 def test_a_site_that_puts_machines_off_is_shut(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "MAX_WAITING", 0)
+    with pytest.raises(Exception, match="503") as error:
+        knock(state)
+    assert status(error) == HTTPStatus.SERVICE_UNAVAILABLE
+
+
+def test_a_site_whose_database_takes_no_writes_is_shut(
+    state: StateFolder, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OperationalError("UPDATE machines", {}, OSError("database or disk is full"))
+
+    monkeypatch.setattr(sessions, "open", full)
+    with scripted_agent.dial(site, state.key()) as ws, pytest.raises(ConnectionClosed):
+        scripted_agent.speak(ws)
     with pytest.raises(Exception, match="503") as error:
         knock(state)
     assert status(error) == HTTPStatus.SERVICE_UNAVAILABLE

@@ -7,22 +7,25 @@ import contextlib
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import Connection, event, select, update
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.connection import Connection as Socket
 
 from corral.domain.errors import Refusal
 from corral.protocol import codec
 from corral.protocol import messages as wire
 from corral.server import agents
-from corral.server.agent_session import Session
+from corral.server.agent_session import CLOSE_FAULT, Session
 from corral.server.agents import Hub
 from corral.store import machines as machine_rows
+from corral.store.database_errors import IntegrityError
 from corral.store.engine import Database
 from corral.store.tables.machines import liveness, machines
 from corral.store.transaction import Row, Scope, Wake
-from corral.usecases import reports
+from corral.usecases import reports, sessions
 from tests import scripted_agent as scripted
 from tests.live_server import Site, agent_key, eventually, live_server
 from tests.scripted_agent import INVENTORY, Enrolled
@@ -70,6 +73,81 @@ def test_a_key_that_no_machine_has_gets_401_before_the_upgrade(site: Site, key: 
 def test_a_removed_machine_gets_410_before_the_upgrade(site: Site, machine: Enrolled) -> None:
     remove(site.db, machine)
     assert refused(site, machine.key) == (410, "MACHINE_REMOVED")
+
+
+@contextmanager
+def read_only(db: Database) -> Iterator[None]:
+    """Have the database refuse each write, as a full disk or a standby does."""
+    setting = "PRAGMA query_only = {}" if db.is_sqlite else "SET TRANSACTION READ {}"
+
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql(setting.format("ON" if db.is_sqlite else "ONLY"))
+
+    event.listen(db.writer, "begin", begin)
+    try:
+        yield
+    finally:
+        event.remove(db.writer, "begin", begin)
+        if db.is_sqlite:  # it outlives the transaction, and the next one could not begin
+            with contextlib.closing(db.writer.raw_connection()) as connection:
+                connection.cursor().execute(setting.format("OFF"))
+
+
+def closed_after_hello(ws: Socket) -> int:
+    """Say hello; return the code that the session is closed with."""
+    with pytest.raises(ConnectionClosed) as over:
+        scripted.speak(ws)
+    assert over.value.rcvd is not None
+    return over.value.rcvd.code
+
+
+def test_a_site_that_can_read_and_not_write_is_shut_before_the_upgrade_until_a_session_opens(
+    site: Site, machine: Enrolled
+) -> None:
+    with scripted.dial(site, machine.key) as first, scripted.dial(site, machine.key) as second:
+        with read_only(site.db):
+            assert closed_after_hello(first) == CLOSE_FAULT
+            with pytest.raises(InvalidStatus) as caught:
+                scripted.dial(site, machine.key)
+            assert caught.value.response.status_code == 503
+            assert 5 <= int(caught.value.response.headers["Retry-After"]) <= 30
+            assert refused(site, agent_key()) == (401, "UNAUTHENTICATED")
+        assert refused(site, machine.key) == (503, "UNAVAILABLE")
+        assert scripted.speak(second).report().seq == 1
+        scripted.dial(site, machine.key).close()
+
+
+def test_a_site_that_was_shut_for_a_while_lets_a_machine_try_again(
+    site: Site, machine: Enrolled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scripted.dial(site, machine.key) as ws, read_only(site.db):
+        assert closed_after_hello(ws) == CLOSE_FAULT
+    monkeypatch.setattr(agents, "SHUT_FOR_S", 0.0)
+    with scripted.session(site, machine) as speaker:
+        assert speaker.report().seq == 1
+
+
+def test_a_process_without_its_lease_is_shut_too(site: Site, machine: Enrolled) -> None:
+    with scripted.dial(site, machine.key) as ws:
+        site.db.fenced = "This control plane has lost the site."
+        try:
+            assert closed_after_hello(ws) == CLOSE_FAULT
+            assert refused(site, machine.key) == (503, "UNAVAILABLE")
+        finally:
+            site.db.fenced = ""
+
+
+def test_one_machines_hello_that_cannot_be_stored_shuts_nobody_out(
+    site: Site, machine: Enrolled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def odd(*_: object) -> None:
+        raise IntegrityError("insert", {}, ValueError("odd"))
+
+    with monkeypatch.context() as patched, scripted.dial(site, machine.key) as ws:
+        patched.setattr(sessions, "open", odd)
+        assert closed_after_hello(ws) == CLOSE_FAULT
+    with scripted.session(site, machine) as speaker:
+        assert speaker.report().seq == 1
 
 
 def test_hello_is_answered_by_welcome_and_the_first_report_by_what_should_run(site: Site, machine: Enrolled) -> None:

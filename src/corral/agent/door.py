@@ -1,8 +1,9 @@
 """Whether the site would take this machine's session now: what an old release asks while a new one is on trial.
 
 It asks as the link does, by the same address, CA, proxy and key, and leaves before it has said hello: so no session
-is opened, and the new release's is not superseded. A site that only serves files (its database is away), or that puts
-machines off (429, 503), or does not know the key, takes none; nor does one that cannot be reached.
+is opened, and the new release's is not superseded. A site that only serves files (its database is away, or
+takes no writes), or that puts machines off (429, 503), or does not know the key, takes none; nor does one that cannot
+be reached.
 """
 
 from __future__ import annotations

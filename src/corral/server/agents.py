@@ -2,13 +2,15 @@
 
 Who may open one is said before the upgrade, as plain HTTP: 401 for an unknown key (work goes
 on), 410 `MACHINE_REMOVED` for a removed machine, 503 with `Retry-After` when too many come at
-once. After the upgrade only this session's own faults end it.
+once, or when none can be opened (a database that takes no writes). After the upgrade only this
+session's own faults end it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -33,6 +35,7 @@ from corral.server.door import bearer
 from corral.server.errors import deny
 from corral.server.rate_limit import RateLimit
 from corral.store import fleet
+from corral.store.database_errors import is_unable
 from corral.store.engine import Database
 from corral.store.transaction import Signal, Tx, Wake
 from corral.usecases import sessions
@@ -49,6 +52,8 @@ HELLO_WITHIN_S = 10.0
 SILENT_CLOSES_S = 90.0
 """Without a frame for so long its connection is dead: a live agent reports every 10 s."""
 BEAT_EVERY_S = 1.0
+SHUT_FOR_S = 30.0
+"""After the database could not open a session; then the next newcomer tries it again."""
 FIRST_REPORTS_A_SECOND = 50
 """First reports of new sessions are spread to about so many: what a few machines say first need not wait."""
 CLOSE_RESTARTING = 1012
@@ -78,6 +83,8 @@ class Hub:
         self._newcomers = 0
         self._doubted = 0
         self._one_doubted = asyncio.Semaphore(1)
+        self._unable_at = -math.inf
+        """When the database could not open the newest session that was asked for, monotonic; never: it could."""
         self._removals = 0
         """Counts removed machines, for who is not among the sessions yet."""
         self._by_key = RateLimit(SESSIONS_BURST, SESSIONS_A_SECOND, remembered=KEYS_REMEMBERED)
@@ -194,6 +201,7 @@ class Hub:
         try:
             self._let_try(key)
             who = await self._known(key, _address(ws))
+            self._let_open()
         except Refusal as refusal:
             await deny(ws, refusal)
             return None
@@ -207,6 +215,11 @@ class Hub:
         if wait:
             raise _too_many(wait)
         self._by_key.spend(tried)
+
+    def _let_open(self) -> None:
+        """Errors: `UNAVAILABLE` with `retry_after_s`, while no session can be opened."""
+        if time.monotonic() - self._unable_at < SHUT_FOR_S:
+            raise _come_again("The control plane's database takes no session now.")
 
     async def _known(self, key: str, address: str) -> Opened:
         """Return whose key this is; a known one passes whatever else came from its address.
@@ -267,7 +280,7 @@ class Hub:
     async def _opened(self, ws: WebSocket, key: str, who: Opened) -> Session | None:
         try:
             hello = await _hello(ws)
-            opened = await self.act(who, lambda tx: sessions.open(tx, key, hello, _address(ws)))
+            opened = await self._open(who, lambda tx: sessions.open(tx, key, hello, _address(ws)))
         except codec.BadFrame as error:
             await close(ws, wire.CLOSE_BAD_FRAME, str(error))
         except TimeoutError:
@@ -284,6 +297,17 @@ class Hub:
         else:
             return Session(self, ws, opened)
         return None
+
+    async def _open(self, who: Opened, job: Callable[[Tx], Opened]) -> Opened:
+        """Open a session, and remember whether the database was able to. Errors: of `job`, and the database's."""
+        try:
+            opened = await self.act(who, job)
+        except Exception as error:
+            if is_unable(error) or (isinstance(error, Refusal) and error.code == "UNAVAILABLE"):
+                self._unable_at = time.monotonic()
+            raise
+        self._unable_at = -math.inf
+        return opened
 
     async def _welcome(self, session: Session) -> None:
         """Make a session the machine's one: the newest epoch is; an older one is closed."""

@@ -65,8 +65,6 @@ class PlacementWorker:
         self._questions: deque[_Question] = deque()
         self._changed: set[tuple[str, str]] = set()
         """(cluster, organisation): tenancies whose queue may go on."""
-        self._stale = False
-        """Something changed of what is remembered that no tenancy's version counts."""
         self._told: dict[tuple[str, str], int] = {}
         """The version at which what waits in a tenancy was tried and told why."""
         self._wake = threading.Condition()
@@ -111,8 +109,6 @@ class PlacementWorker:
 
     def _committed(self, signals: Sequence[Signal], _last_seq: int | None) -> None:
         """Somebody changed what placement judges by: try those queues again."""
-        if any(signal.wake is Wake.FENCED for signal in signals):
-            self._stale = True
         changed = {(signal.id, signal.org) for signal in signals if signal.wake is Wake.PLACEMENT}
         if changed and threading.current_thread() is not self._thread:
             with self._wake:
@@ -129,9 +125,6 @@ class PlacementWorker:
                 self._changed = set()
                 if self._ending and not batch and question is None:
                     return
-            if self._stale:
-                self._stale = False  # first: what comes meanwhile counts for the next turn
-                self._fleets.forget()
             if batch:
                 self._create(batch)
             if question is not None:

@@ -30,7 +30,6 @@ class Wake(Enum):
     DESIRED = "desired"  # id = machine: what should run there
     MACHINE_REMOVED = "machine_removed"  # id = machine
     STREAMS = "streams"  # id = workload or user: open streams must be authorised again
-    FENCED = "fenced"  # id = cluster, with its org: a GPU that a machine there lists was fenced from another
     PLACEMENT = "placement"  # id = cluster, with its org: capacity or a rule changed there; the queue may go on
 
 

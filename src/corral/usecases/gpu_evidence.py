@@ -39,7 +39,7 @@ from corral.store import inventory as gpu_rows
 from corral.store import machines as machine_rows
 from corral.store.faults import Identity
 from corral.store.quieted import caused
-from corral.store.transaction import Actor, Row, Scope, Tx, Wake
+from corral.store.transaction import Actor, Row, Scope, Tx
 from corral.usecases.context import new_id
 
 
@@ -95,14 +95,12 @@ class Gpus:
         return Scope(self.machine.org_id)
 
     def _touch(self, gpu: Gpu) -> None:
-        """Other machines may list it too: it was moved, or two claim one identity.
+        """Other machines of the cluster may list it too: it was moved, or two claim one identity.
 
-        Another cluster's tenancy cannot be locked now, out of order: what is remembered of it is thrown away after
-        the commit. Work placed there before that was placed before the fault was known.
+        Another cluster's tenancy cannot be locked now, out of order: placement asks the database again about the
+        GPUs that it gives (`placement_rows.check_not_fenced`).
         """
         listing = rows.machines_with(self.tx, self._scope, _identity(gpu))
-        for cluster_id in {row["cluster_id"] for row in listing} - {self.machine.cluster_id}:
-            self.tx.wake(Wake.FENCED, cluster_id, self.machine.org_id)
         beside = [row["id"] for row in listing if row["cluster_id"] == self.machine.cluster_id]
         if not self.touched or beside != [self.machine.id]:
             fleet.touch(self.tx, self._scope, self.machine.cluster_id, {self.machine.id, *beside})
